@@ -363,6 +363,75 @@ fn processes_ended_one_by_one_by_type_and_by_node_leave_the_others_in_peace() {
     nobody_is_left(&program);
 }
 
+#[test]
+fn who_leaves_in_order_is_not_ended_by_its_own_handlers_and_threads() {
+    let program = plain("leaving.c");
+    let job = Job::new();
+    for what in ["handler", "exits", "thread"] {
+        let mut launched = launcher(&job, &["-n", "2"], &program, &[what]);
+        let mut mpi = job.command("mpiexec.hydra");
+        mpi.args(["-n", "2"]).arg(&program).arg(what);
+        for command in [&mut launched, &mut mpi] {
+            for _ in 0..5 {
+                let done = run(command.env("NX_START", "auto"));
+                assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{what}: {done}");
+            }
+        }
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_received_after_it_however_much_it_is() {
+    let program = plain("leaving.c");
+    let done = run(Job::new().command(&program).arg("letters"));
+    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn processes_of_a_type_may_be_added_again_when_those_before_have_ended() {
+    let program = plain("leaving.c");
+    let done = run(Job::new().command(&program).arg("again"));
+    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn a_receive_of_a_handler_is_taken_back_at_any_point() {
+    let program = plain("leaving.c");
+    let job = Job::new();
+    for _ in 0..5 {
+        let mut command = launcher(&job, &["-n", "2"], &program, &["cancel"]);
+        let done = run(command.env("NX_START", "auto"));
+        assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
+fn a_node_is_ended_by_the_type_that_a_switch_gave_it() {
+    let program = plain("leaving.c");
+    let job = Job::new();
+    let mut command = launcher(&job, &["-n", "2"], &program, &["typed", "-pt", "5"]);
+    let done = run(command.env("NX_START", "auto"));
+    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    nobody_is_left(&program);
+}
+
+#[test]
+fn sizes_of_buffers_are_switches_under_every_launcher() {
+    let program = plain("leaving.c");
+    let job = Job::new();
+    let mut launched = launcher(&job, &["-n", "2"], &program, &["packets", "-pkt", "4096"]);
+    let mut mpi = job.command("mpiexec.hydra");
+    mpi.args(["-n", "2"]).arg(&program).args(["packets", "-pkt", "4096"]);
+    for command in [&mut launched, &mut mpi] {
+        let done = run(command.env("NX_START", "auto"));
+        assert_eq!((done.code, &done.out[..]), (Some(0), "4096\n4096\n"), "{done}");
+    }
+}
+
 /// The receiver of a long message is stopped with a piece of it in its hand, and then ended on request: the sender, which
 /// waits for that piece, goes on.
 #[test]

@@ -96,6 +96,8 @@ fn nobodys(engine: &Engine, _: &str) {
     if engine.node() == 0 {
         // SAFETY: borrowed for the call.
         unsafe { engine.csend(90, src(b"late"), Dest { node: 1, ptype }) }.expect("csend");
+        // SAFETY: borrowed for the call.
+        unsafe { engine.csend(92, src(b"posted"), Dest { node: 1, ptype }) }.expect("csend");
         csend(engine, 91, b"now", 1);
         engine.gsync().expect("gsync");
         engine.gsync().expect("gsync");
@@ -105,7 +107,14 @@ fn nobodys(engine: &Engine, _: &str) {
     let mut room = [0; 4];
     assert_eq!(crecv(engine, -1, &mut room).type_, 91);
     assert_eq!(engine.iprobe(Select::types(-1)).expect("iprobe"), None);
+    let (mut posted, mut none) = ([0; 6], [0; 6]);
+    let nothing = irecv(engine, 93, &mut none);
+    let wanted = irecv(engine, 92, &mut posted);
     engine.set_ptype(ptype).expect("nobody has it");
+    // It has come before it was this process's.
+    engine.msgwait(wanted).expect("msgwait");
+    assert_eq!(&posted, b"posted");
+    engine.msgcancel(nothing).expect("msgcancel");
     let info = crecv(engine, -1, &mut room);
     assert_eq!((info.type_, info.count, room), (90, 4, *b"late"));
     engine.gsync().expect("gsync");

@@ -12,6 +12,7 @@ use crate::error::NxError;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use vmmc::sys::thread::{spawn_quiet_by, take_faults};
 
 thread_local! {
@@ -28,13 +29,26 @@ pub(super) struct Handlers {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<(Handler, Result<Info, NxError>)>,
+    queue: VecDeque<Queued>,
     masked: bool,
+    /// Threads that keep handlers from starting; see [`Handlers::hold`].
+    held: u32,
     running: bool,
     stop: bool,
     /// Whether the thread was started.
     started: bool,
 }
+
+/// A handler that is to run.
+struct Queued {
+    handler: Handler,
+    /// What a receive has selected.
+    typesel: Option<i32>,
+    result: Result<Info, NxError>,
+}
+
+/// How long an orderly end waits for a handler that runs. Longer one is not waited for: it may wait itself, for what never comes.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Least and most bytes of the stack of the handler thread; in between it is what the program's own may grow to.
 const STACK: std::ops::RangeInclusive<u64> = 8 << 20..=256 << 20;
@@ -82,9 +96,36 @@ impl Handlers {
     }
 
     /// Runs a handler soon.
-    pub(super) fn queue(&self, handler: Handler, result: Result<Info, NxError>) {
-        self.lock().queue.push_back((handler, result));
+    pub(super) fn queue(
+        &self,
+        handler: Handler,
+        typesel: Option<i32>,
+        result: Result<Info, NxError>,
+    ) {
+        self.lock().queue.push_back(Queued { handler, typesel, result });
         self.changed.notify_all();
+    }
+
+    /// Takes back what is queued for receives of a selector.
+    #[must_use]
+    pub(super) fn take_queued(&self, typesel: i32) -> Vec<Handler> {
+        let mut state = self.lock();
+        let (taken, kept) =
+            state.queue.drain(..).partition(|queued| queued.typesel == Some(typesel));
+        state.queue = kept;
+        drop(state);
+        let taken: VecDeque<Queued> = taken;
+        taken.into_iter().map(|queued| queued.handler).collect()
+    }
+
+    /// Waits for the handler that runs, unless this is called from it, and keeps others from starting until the guard is dropped.
+    pub(super) fn hold(&self) -> Held<'_> {
+        let mut state = self.lock();
+        state.held += 1;
+        while state.running && INSIDE.get().is_none() {
+            state = self.wait(state);
+        }
+        Held(self)
     }
 
     fn run(&self, panicked: &dyn Fn(String)) {
@@ -95,10 +136,10 @@ impl Handlers {
                 return;
             }
             match state.queue.pop_front() {
-                Some(next) if !state.masked => {
+                Some(next) if !state.masked && state.held == 0 => {
                     state.running = true;
                     drop(state);
-                    let (handler, result) = next;
+                    let Queued { handler, result, .. } = next;
                     let run = std::panic::AssertUnwindSafe(|| handler(result));
                     if let Err(what) = std::panic::catch_unwind(run) {
                         panicked(text_of(&*what));
@@ -148,6 +189,24 @@ impl Handlers {
     pub(super) fn stop(&self) {
         self.lock().stop = true;
         self.changed.notify_all();
+    }
+
+    /// Waits for the handler that runs, unless this is called from it, and not for ever.
+    pub(super) fn see_off(&self) {
+        if INSIDE.get().is_none() {
+            let state = self.lock();
+            drop(self.changed.wait_timeout_while(state, LAST, |state| state.running));
+        }
+    }
+}
+
+/// See [`Handlers::hold`].
+pub(super) struct Held<'h>(&'h Handlers);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.lock().held -= 1;
+        self.0.changed.notify_all();
     }
 }
 

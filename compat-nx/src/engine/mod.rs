@@ -172,12 +172,13 @@ impl Engine {
             return;
         }
         inner.handlers.stop();
-        let mut asked = false;
+        if inner.check().is_ok() {
+            // The program's own function: what it sends is waited for, too.
+            inner.handlers.see_off();
+        }
         let drained = inner.wait(|state| match state.is_drained(inner) {
             Ok(true) => Some(Ok(())),
-            Ok(false) if asked => None,
             Ok(false) => {
-                asked = true;
                 state.ask_to_fetch(inner);
                 None
             }
@@ -257,7 +258,9 @@ impl Engine {
         let inner = &*self.inner;
         (inner.own.node == node && inner.ptype() == ptype)
             || inner.peers().any(|peer| {
-                peer.node == node && peer.ptype() == ptype && !peer.gone.load(Ordering::Relaxed)
+                // One that has said bye is as good as gone, whenever this process hears of its end.
+                let lives = !peer.gone.load(Ordering::Relaxed) && peer.is_linked();
+                peer.node == node && peer.ptype() == ptype && lives && peer.bye().is_none()
             })
     }
 
@@ -278,6 +281,12 @@ impl Engine {
     #[must_use]
     pub fn late(&self) -> Late {
         Late { from: self.inner.peers.upto() as u32, begun: true }
+    }
+
+    /// How many processes may still join on the host of a node, also of those that have ended: each has a number of its own.
+    #[must_use]
+    pub fn places_left(&self, node: u32) -> usize {
+        self.inner.peers.places_left(node)
     }
 
     /// Waits until every process that the job began with has opened its links with this one, or has gone: what type it began

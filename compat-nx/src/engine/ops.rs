@@ -15,8 +15,8 @@ pub(super) enum Owner {
     Program,
     /// Nobody (`msgignore`).
     Nobody,
-    /// A handler; `None` once it was queued.
-    Handler(Option<Handler>),
+    /// A handler, and of a receive what it selects; `None` once it was queued.
+    Handler(Option<(Handler, Option<i32>)>),
     /// A merged id.
     Merged,
 }

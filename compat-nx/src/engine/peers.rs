@@ -77,6 +77,13 @@ impl Peers {
         })
     }
 
+    /// How many processes may still join on the host of a node.
+    pub(super) fn places_left(&self, node: u32) -> usize {
+        let host = self.numbers.of_host_of(node, self.numbers.first());
+        let turn = self.numbers.turn(host as usize);
+        self.unknown().nth(turn).map_or(0, Iterator::count)
+    }
+
     /// A number is known, and with it those before it of the same host. By one thread at a time.
     pub(super) fn know(&self, number: usize) {
         if number >= self.first()

@@ -165,7 +165,12 @@ impl Engine {
     ) -> Result<(), NxError> {
         self.check_receive(select, room)?;
         self.start_handlers()?;
-        let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 1, room, None);
+        let op = self.inner.state.lock().ops.add(
+            Owner::Handler(Some((handler, Some(select.typesel)))),
+            1,
+            room,
+            None,
+        );
         self.start_receive(op, select)?;
         self.inner.fetch_rest();
         Ok(())
@@ -184,15 +189,28 @@ impl Engine {
             .map_err(|error| NxError::System { what: "handler thread", reason: error.to_string() })
     }
 
-    /// Takes back the posted handler receives of a selector (`hrecv` with a null handler).
-    /// Returns how many there were.
+    /// Takes back the handler receives of a selector (`hrecv` with a null handler): those posted, also by a handler that runs,
+    /// which is waited for; those whose handler has not begun; and those whose message is on its way into the room, which is
+    /// let come. Their rooms are the program's again. Returns how many there were.
     ///
     /// # Errors
     /// When the job has ended.
     pub fn cancel_hrecv(&self, typesel: i32) -> Result<usize, NxError> {
-        self.inner.check()?;
-        let cancelled = self.inner.state.lock().cancel_handlers(typesel);
-        Ok(cancelled.len())
+        let inner = &*self.inner;
+        inner.check()?;
+        let held = inner.handlers.hold();
+        let (posted, coming) = {
+            let mut state = inner.state.lock();
+            (state.cancel_handlers(typesel), state.disown_coming(typesel))
+        };
+        // What was complete before that is queued.
+        let queued = inner.handlers.take_queued(typesel);
+        inner.wait(|state| {
+            let comes = |(op, _): &(_, _)| state.comes_for_nobody(*op);
+            (!coming.iter().any(comes)).then_some(Ok(()))
+        })?;
+        drop(held);
+        Ok(posted.len() + coming.len() + queued.len())
     }
 
     /// Waits for a message that a receive with this selector would take, and leaves it where it is.

@@ -276,7 +276,12 @@ impl Engine {
         self.start_handlers()?;
         let sent = Info { type_, count: data.len, node: self.node(), ptype: self.ptype() };
         let handler: Handler = Box::new(move |done| handler(done.map(|_| sent)));
-        let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 1, NOWHERE, None);
+        let op = self.inner.state.lock().ops.add(
+            Owner::Handler(Some((handler, None))),
+            1,
+            NOWHERE,
+            None,
+        );
         self.start_send(op, Letter { channel: USER, type_, ptype: to.ptype, data }, to)
     }
 
@@ -391,7 +396,12 @@ impl Engine {
     ) -> Result<(), NxError> {
         let letter = self.check_both(type_, data, to, select, room)?;
         self.start_handlers()?;
-        let op = self.inner.state.lock().ops.add(Owner::Handler(Some(handler)), 2, room, None);
+        let op = self.inner.state.lock().ops.add(
+            Owner::Handler(Some((handler, Some(select.typesel)))),
+            2,
+            room,
+            None,
+        );
         self.start_both(op, select, letter, to)?;
         self.inner.fetch_rest();
         Ok(())

@@ -11,7 +11,7 @@ use crate::job::supervise::Who;
 use crate::job::{Job, pmi};
 use crate::unconfirmed::{fatal_line, host_number};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use vmmc::sys::Fd;
@@ -178,9 +178,24 @@ pub(super) fn who() -> String {
     }
 }
 
+/// The thread that leaves in order, as the process exits; 0: none does.
+static LEAVER: AtomicI32 = AtomicI32::new(0);
+
+/// Whether the process exits in order, by another thread: a handler's call, or a thread's, that comes too late is no failure.
+fn is_leaving() -> bool {
+    let leaver = LEAVER.load(Ordering::Relaxed);
+    let own = rustix::thread::gettid().as_raw_nonzero().get();
+    OWNER.load(Ordering::Relaxed) == std::process::id() && leaver != 0 && leaver != own
+}
+
 /// Prints who, what and why, writes out what the program has printed, and ends the application.
 pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     const CODE: u8 = 1;
+    if matches!(failure, Failure::Nx(NxError::NotStarted)) && is_leaving() {
+        loop {
+            std::thread::park();
+        }
+    }
     super::say(&fatal_line(&who(), call, failure));
     flush();
     if let Failure::Nx(NxError::PeerDied { node }) = failure {
@@ -259,6 +274,7 @@ pub(super) fn leave() {
     }
     // SAFETY: null, or leaked by `start`.
     if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
+        LEAVER.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         engine.leave();
     }
     let mut part = part();

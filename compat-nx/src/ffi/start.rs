@@ -16,6 +16,7 @@
 
 use super::process::{self, part};
 use super::{Failure, app};
+use crate::job::control::Message;
 use crate::job::switches::{self, Shape, Switches};
 use crate::job::{Job, control, env, pmi};
 use std::ffi::{CStr, c_char, c_int};
@@ -231,6 +232,10 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
         check_nodes(&switches, job.size)?;
         apply_sizes(&switches, job.size);
         know_shape(&switches);
+        if let (Some(control), Some(ptype)) = (&control, switches.ptype) {
+            // Who started us does not read the program's switches.
+            let _ = control::tell(control, &Message::Ptype(ptype), &[]);
+        }
         return be_node(Job { ptype: switches.ptype.or(job.ptype), ..job }, control);
     }
     if let Some(way) = pmi::find(&lookup).map_err(start_failure)? {
@@ -239,7 +244,7 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
         }
         let switches = arguments.take()?;
         know_shape(&switches);
-        return join_mpi(&way, switches.ptype);
+        return join_mpi(&way, &switches);
     }
     if own_start {
         return Ok(());
@@ -271,7 +276,7 @@ pub(super) fn be_node(job: Job, control: Option<Fd>) -> Result<(), Failure> {
     process::join(job, false)
 }
 
-fn join_mpi(way: &pmi::Way, ptype: Option<i32>) -> Result<(), Failure> {
+fn join_mpi(way: &pmi::Way, switches: &Switches) -> Result<(), Failure> {
     let inherited = match way {
         pmi::Way::Fd { fd, .. } => {
             // SAFETY: the launcher gave us this descriptor, and nobody else here uses it.
@@ -287,8 +292,10 @@ fn join_mpi(way: &pmi::Way, ptype: Option<i32>) -> Result<(), Failure> {
         // SAFETY: before main there is no other thread of the program.
         unsafe { std::env::remove_var(name) };
     }
-    job.ptype = ptype.or(Some(0));
     part().launcher = Some(launcher);
+    check_nodes(switches, job.size)?;
+    apply_sizes(switches, job.size);
+    job.ptype = switches.ptype.or(Some(0));
     be_node(job, None)
 }
 

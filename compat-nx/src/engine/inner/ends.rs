@@ -71,10 +71,14 @@ impl Inner {
             if bye == Some(Bye::Orderly) || ended || leaving {
                 // Who finds it gone finds what it announced forgotten: its next call takes this lock.
                 let mut state = self.state.lock();
+                // All that it has sent has arrived: later nobody would know that it lacks its end.
+                let polled = if ended { state.poll(self, peer) } else { Ok(()) };
                 peer.gone.store(true, Ordering::Relaxed);
                 // Whoever waits for that one looks again, whichever thread took the mark.
-                let forgotten =
-                    if bye.is_none() { state.forget_announced(self, peer) } else { Ok(()) };
+                let forgotten = polled.and_then(|()| match bye {
+                    None => state.forget_announced(self, peer),
+                    Some(_) => Ok(()),
+                });
                 self.changed();
                 drop(state);
                 if let Err(error) = forgotten {

@@ -182,11 +182,17 @@ impl Inner {
 
     pub(in crate::engine) fn set_ptype(&self, ptype: i32) {
         // Not while a process joins, which is told the type that was there.
-        let _state = self.state.lock();
+        let mut state = self.state.lock();
+        let before = self.changes();
         self.ptype.store(ptype as u32, Ordering::SeqCst);
         for peer in self.peers() {
             peer.say_ptype(ptype);
         }
+        if let Err(error) = state.match_anew(self) {
+            self.fail(error);
+        }
+        self.changed(); // whoever waits in a receive looks again
+        self.wake_others(state, before);
     }
 
     /// Processes that the job began with.

@@ -1,6 +1,7 @@
 //! Ends of operations: complete, taken back, or forgotten.
 
 use super::State;
+use super::large::Fetching;
 use crate::engine::counters as count;
 use crate::engine::inner::Inner;
 use crate::engine::ops::{OpId, Owner};
@@ -36,7 +37,10 @@ impl State {
         }
         match &mut op.owner {
             Owner::Caller | Owner::Program | Owner::Merged => e.changed(),
-            Owner::Nobody => drop(self.ops.remove(id)),
+            Owner::Nobody => {
+                drop(self.ops.remove(id));
+                e.changed(); // somebody may wait until it has come
+            }
             Owner::Handler(handler) => {
                 let handler = handler.take();
                 e.count(count::HANDLERS, 1);
@@ -44,8 +48,8 @@ impl State {
                     Outcome::Received(info) => info,
                     Outcome::Sent => Info::default(),
                 });
-                if let Some(handler) = handler {
-                    e.handlers.queue(handler, result);
+                if let Some((handler, typesel)) = handler {
+                    e.handlers.queue(handler, typesel, result);
                 }
             }
         }
@@ -110,5 +114,23 @@ impl State {
             }
         }
         cancelled
+    }
+
+    /// Gives up the handler receives of a selector whose messages are on their way into their rooms. Returns them, with their
+    /// handlers.
+    #[must_use]
+    pub(in crate::engine) fn disown_coming(&mut self, typesel: i32) -> Vec<(OpId, Owner)> {
+        let of_selector = |it: &&Fetching| it.posted.select.typesel == typesel;
+        let coming: Vec<OpId> =
+            self.fetching.iter().filter(of_selector).map(|it| it.posted.op).collect();
+        let for_handlers = coming.into_iter().filter(|&op| self.is_for_handler(op));
+        let for_handlers: Vec<OpId> = for_handlers.collect();
+        for_handlers.into_iter().map(|op| (op, self.ops.disown(op, Owner::Nobody))).collect()
+    }
+
+    /// Whether a message comes into a room that was given up.
+    pub(in crate::engine) fn comes_for_nobody(&self, op: OpId) -> bool {
+        let is_it = |it: &Fetching| it.posted.op == op;
+        self.fetching.iter().any(is_it) && matches!(self.ops.get(op).owner, Owner::Nobody)
     }
 }

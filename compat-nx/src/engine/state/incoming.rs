@@ -70,7 +70,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn poll(&mut self, e: &Inner, peer: &Peer) -> Result<(), NxError> {
+    pub(in crate::engine) fn poll(&mut self, e: &Inner, peer: &Peer) -> Result<(), NxError> {
         self.poll_for(e, peer, None)
     }
 

@@ -77,6 +77,21 @@ impl State {
         Ok(())
     }
 
+    /// The process has another type: messages that have come for that one may fit receives that are posted.
+    pub(in crate::engine) fn match_anew(&mut self, e: &Inner) -> Result<(), NxError> {
+        let mut at = 0;
+        while let Some(&Posted { channel, select, .. }) = self.posted.get(at) {
+            match self.find(e, channel, select) {
+                Some(arrival) => {
+                    let posted = self.unpost(at);
+                    self.take(e, posted, arrival)?;
+                }
+                None => at += 1,
+            }
+        }
+        Ok(())
+    }
+
     /// A large message is on its way for a blocking receive.
     pub(super) fn comes_for(&mut self, want: &mut Want) -> Posted {
         let op = self.ops.add(Owner::Caller, 1, want.room, None);

@@ -326,6 +326,7 @@ impl State {
         peer.await_credit((!empty).then_some(out.credits));
         if empty {
             self.starving -= 1;
+            e.changed(); // who leaves waits for that, too
         }
         if moved {
             self.ask_anew(e, peer);
@@ -366,13 +367,14 @@ impl State {
         Ok(true)
     }
 
-    /// Asks receivers to fetch what they have not, so that this process may go.
+    /// Asks receivers to fetch what they have not, so that this process may go; again when it was forgotten ([`State::ask_anew`]).
     pub(in crate::engine) fn ask_to_fetch(&mut self, e: &Inner) {
+        const ALL: u32 = layout::STARVED_WAITS | layout::STARVED_BLOCKS | layout::STARVED_AWAY;
         for peer in e.peers().filter(|peer| !peer.gone.load(Ordering::Relaxed)) {
             let out = &mut self.pair(peer.number as usize).out;
-            if out.blocks != u32::MAX || !out.queue.is_empty() {
-                out.starved |=
-                    layout::STARVED_WAITS | layout::STARVED_BLOCKS | layout::STARVED_AWAY;
+            let holds = out.blocks != u32::MAX || !out.queue.is_empty();
+            if holds && out.starved & ALL != ALL {
+                out.starved |= ALL;
                 peer.out.say32(layout::STARVED, out.starved);
                 e.interrupt(peer);
             }
