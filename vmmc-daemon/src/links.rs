@@ -11,8 +11,10 @@ use vmmc::sys::Fd;
 pub(crate) struct Link {
     pub(crate) export: ExportId,
     pub(crate) importer: ClientId,
-    /// Whose quota it counts in.
+    /// Of the process that imports.
     pub(crate) importer_uid: u32,
+    /// Whose quota it counts in: that user's, or the one's that another node's process is here.
+    pub(crate) payer: u32,
     pub(crate) exporter: ClientId,
     pub(crate) rights: Rights,
     /// Kept to read the importer's statistics, which the daemon trusts for nothing; not kept when

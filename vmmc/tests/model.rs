@@ -196,9 +196,20 @@ fn names_are_checked() {
     assert!(taken(again(&b, "name".into())));
     let _one = open(a.export(Region::new(64).unwrap()).name(1));
     assert!(taken(again(&a, 1.into())));
-    for bad in ["", "a\0b", "line\n", &"x".repeat(256)] {
+    // The longest fit into no message to the daemon, and disturb none.
+    for bad in ["", "a\0b", "line\n", &"x".repeat(256), &"x".repeat(4096), &"x".repeat(100_000)] {
         let error = again(&a, bad.into());
         assert!(matches!(error, ExportError::Refused(Refusal::BadName { .. })), "{error}");
+        let error = b.import(bad).timeout(Duration::from_secs(3600)).open().unwrap_err();
+        assert!(matches!(refusal(error), Refusal::BadName { .. }));
+    }
+    for many in [33, 10_000] {
+        let builder = a.export(Region::new(64).unwrap()).name("granted");
+        let grants = (0..many).map(Who::User);
+        let error = grants.fold(builder, |builder, who| builder.grant(who, Rights::READ)).open();
+        let error = error.unwrap_err();
+        let refused = matches!(error, ExportError::Refused(Refusal::TooManyGrants { count }) if count == many);
+        assert!(refused, "{error}");
     }
     let unnamed = a.export(Region::new(64).unwrap()).open().unwrap_err();
     assert!(matches!(unnamed, ExportError::NoName));

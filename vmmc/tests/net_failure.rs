@@ -311,10 +311,24 @@ fn a_receiver_that_takes_no_notifications_holds_its_senders_process_and_no_other
         let flag = fast.flag32(0).unwrap();
         flag.wait_until(|value| value == round, PATIENCE).unwrap();
     }
-    slow.signal(rustix::process::Signal::CONT);
-    slow.go_on();
-    slow.expect("in order");
-    to_slow.fence().unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // The interface has never nothing to do meanwhile.
+        let busy = scope.spawn(|| {
+            let mut round = 51;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                to_fast.flag32(0).unwrap().signal(round).unwrap();
+                round += 1;
+            }
+            to_fast.fence().unwrap();
+        });
+        slow.signal(rustix::process::Signal::CONT);
+        slow.go_on();
+        slow.expect("in order");
+        to_slow.fence().unwrap();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        busy.join().unwrap();
+    });
 }
 
 fn slow_part(_: &[String]) {

@@ -80,6 +80,37 @@ fn an_importer_has_the_rights_of_the_user_that_it_is_mapped_to_and_no_others() {
     }
 }
 
+/// What a node's interface imports is counted for the user who has it do so, and takes nothing from those of its own node.
+#[test]
+fn imports_of_another_node_are_counted_for_the_user_that_the_importer_is_mapped_to() {
+    const MOST: usize = 3;
+    let me = rustix::process::geteuid().as_raw();
+    let (mut a, b) = pair_with(&format!("[users.map]\n\"b:{me}\" = {MAPPED}\n"));
+    a.daemon.kill();
+    let file = a.file();
+    let most = format!("--imports-per-user={MOST}");
+    a.daemon.restart_with(&["--cluster", file.to_str().unwrap(), &most]);
+    a.wait_for_others();
+    let exporter = a.daemon.node();
+    let export = exporter.export(Region::new(4096).unwrap()).name("x");
+    let export = export.grant(Who::User(MAPPED), Rights::WRITE);
+    let _export = export.grant(Who::SameUser, Rights::WRITE).open().unwrap();
+    let importer = b.daemon.node();
+    // One more is counted while it is asked for.
+    let imports: Vec<_> =
+        (1..MOST).map(|_| import(&importer, "x", PATIENCE.unwrap()).unwrap()).collect();
+    let _last = import(&importer, "x", PATIENCE.unwrap()).unwrap();
+    let error = import(&importer, "x", PATIENCE.unwrap()).map(drop).unwrap_err();
+    let is_quota =
+        matches!(&error, ImportError::Refused(Refusal::Quota { uid, .. }) if *uid == MAPPED);
+    assert!(is_quota, "{error}");
+    let here = || exporter.import("x").timeout(Duration::ZERO).open();
+    let here: Vec<_> = (0..MOST).map(|_| here().unwrap()).collect();
+    // What is given back can be had again.
+    drop((imports, here));
+    common::until("there is room again", || import(&importer, "x", PATIENCE.unwrap()).is_ok());
+}
+
 fn somebody_else(_: &[String]) {
     let socket = std::env::var("VMMC_SOCKET").unwrap();
     let dir = std::path::Path::new(&socket).parent().unwrap();

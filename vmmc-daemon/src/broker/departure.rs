@@ -99,7 +99,7 @@ impl Broker {
         if let Some(importer) = self.clients.get_mut(&link.importer) {
             importer.imports.remove(&id);
         }
-        self.quotas.give(link.importer_uid, QuotaKind::Imports, 1);
+        self.quotas.give(link.payer, QuotaKind::Imports, 1);
         if let Some((to_exporter, reason)) = tell {
             let to = if to_exporter { link.exporter } else { link.importer };
             self.send_news(to, &Event::LinkClosed { link: id, reason }, Vec::new());

@@ -188,6 +188,7 @@ impl Broker {
             export: state.export,
             importer: state.importer,
             importer_uid,
+            payer: importer_uid, // links for other nodes end with the daemon that made them
             exporter: state.exporter,
             rights: state.rights,
             segment,

@@ -125,7 +125,10 @@ fn hand_over(
         service.lifelines.keep(caller, node, stream);
     }
     let mut buffer = [0; MAX_PACKET_LEN];
-    let Ok(answer) = codec::encode(answer, &mut buffer) else { return };
+    let Ok(answer) = codec::encode(answer, &mut buffer) else {
+        tracing::error!(node, "an answer to a process is too long; it was not sent");
+        return;
+    };
     let fds: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
     if packet::send(process, answer, &fds, SendFlags::empty()).is_err() {
         lifelines::end(caller.uid, connection.into_iter().collect()); // nobody has it but us
@@ -253,6 +256,25 @@ fn is_refused(error: &SecureError) -> bool {
     matches!(error, SecureError::Io(why) if why.kind() == ErrorKind::ConnectionRefused)
 }
 
+/// The names of nodes, or as many as an answer has room for, and a mark that there are more.
+fn some<'n>(names: impl Iterator<Item = &'n String>) -> Vec<String> {
+    /// Bytes of names in an answer.
+    const MOST: usize = MAX_PACKET_LEN / 4;
+    let mut left = MOST;
+    let mut known = Vec::new();
+    for name in names {
+        match left.checked_sub(name.len() + 2) {
+            Some(rest) => left = rest,
+            None => {
+                known.push("…".to_owned());
+                break;
+            }
+        }
+        known.push(name.clone());
+    }
+    known
+}
+
 /// Who asks, as other nodes are told.
 pub(super) fn origin(service: &Service, caller: PeerInfo) -> Origin {
     Origin {
@@ -274,8 +296,7 @@ fn import(
     let Service { cluster, idle, .. } = service;
     let nodes = cluster.nodes();
     let Some(address) = nodes.get(&ask.node) else {
-        let known = nodes.keys().cloned().collect();
-        return Err(Refusal::UnknownNode { node: ask.node.clone(), known });
+        return Err(Refusal::UnknownNode { node: ask.node.clone(), known: some(nodes.keys()) });
     };
     let failed = |error: SecureError| Refusal::NodeUnreachable {
         node: ask.node.clone(),

@@ -19,7 +19,7 @@ use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::control::network::{
     Accepted, Capability, Lasting, Mask, Meeting, Opening, Origin, Pass, Purpose, RemoteGrant,
-    Seen, Told, Wanted,
+    Seen, Told, Wanted, is_node_name,
 };
 use vmmc::error::ImportError;
 use vmmc::fabric::FabricError;
@@ -174,6 +174,9 @@ impl Server {
                     self.cluster.node, origin.node
                 )
             });
+            if !is_node_name(&origin.node) {
+                wrong = Some("your node's name is none that a node may have".to_owned());
+            }
             if self.cluster.key.is_none() {
                 match owner::vouches(secure.stream(), origin.uid) {
                     Ok(0) => {}

@@ -49,6 +49,11 @@ impl ImportRequest {
     }
 }
 
+/// The user whose share an import is counted in: the process's, or the one that another node's process is here.
+fn payer(client: &Client, caller: Option<&RemoteCaller>) -> u32 {
+    caller.map_or(client.peer.uid, |remote| client.caller_for(remote).peer.uid)
+}
+
 impl Broker {
     pub(super) fn import(
         &mut self,
@@ -61,7 +66,7 @@ impl Broker {
         if client.pending.contains_key(&request) {
             return Err(Fault::new("request number in use by a waiting import"));
         }
-        let uid = client.peer.uid;
+        let payer = payer(client, wanted.caller.as_ref());
         let segment = match self.check_import(&wanted, segment) {
             Ok(segment) => segment,
             Err(refusal) => {
@@ -69,7 +74,7 @@ impl Broker {
                 return Ok(());
             }
         };
-        if let Err(refusal) = self.quotas.take(uid, QuotaKind::Imports, 1) {
+        if let Err(refusal) = self.quotas.take(payer, QuotaKind::Imports, 1) {
             self.refuse(id, request, refusal);
             return Ok(());
         }
@@ -132,12 +137,12 @@ impl Broker {
     pub(super) fn take_pending(&mut self, id: ClientId, request: RequestId) -> Option<Pending> {
         let client = self.clients.get_mut(&id)?;
         let pending = client.pending.remove(&request)?;
-        let uid = client.peer.uid;
+        let payer = payer(client, pending.caller.as_ref());
         self.registry.stop_waiting(&pending.queue(), pending.place);
         if let Some(key) = pending.timer {
             self.timers.cancel(key);
         }
-        self.quotas.give(uid, QuotaKind::Imports, 1);
+        self.quotas.give(payer, QuotaKind::Imports, 1);
         Some(pending)
     }
 
@@ -246,7 +251,8 @@ impl Broker {
         let importer_has = (id, exporter_peer.client, kept(exporter_new));
         let exporter_has = (exporter_peer.client, id, kept(importer_new));
         let len = known.len;
-        self.quotas.take(importer_peer.uid, QuotaKind::Imports, 1)?;
+        let payer = uid; // the caller's
+        self.quotas.take(payer, QuotaKind::Imports, 1)?;
         let old =
             pending.restore.filter(|old| self.is_old_id(old.0) && !self.links.contains_key(old));
         if old.is_some() {
@@ -268,6 +274,7 @@ impl Broker {
                 export,
                 importer: id,
                 importer_uid: importer_peer.uid,
+                payer,
                 exporter: exporter_peer.client,
                 rights,
                 segment: Some(pending.segment).filter(|segment| plenty(segment)),

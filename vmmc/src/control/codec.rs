@@ -81,6 +81,11 @@ pub fn encode<'b, M: Serialize>(message: &M, buffer: &'b mut [u8]) -> Result<&'b
     }
 }
 
+/// Whether a message fits into a packet.
+pub(crate) fn fits<M: Serialize>(message: &M) -> bool {
+    encode(message, &mut [0; MAX_PACKET_LEN]).is_ok()
+}
+
 /// Reads the one message that a packet holds, whole.
 ///
 /// # Errors

@@ -377,6 +377,23 @@ pub enum Request {
 pub const NO_CPU: u32 = u32::MAX;
 
 impl Request {
+    /// Why one is refused that does not fit into a packet: what the daemon would say of its longest part.
+    pub(crate) fn too_long(&self) -> Refusal {
+        match self {
+            Request::Export { name, .. }
+            | Request::Import { name, .. }
+            | Request::ImportFor { name, .. }
+                if !name.is_valid() =>
+            {
+                Refusal::BadName { name: name.clone() }
+            }
+            Request::Export { grants, .. } if grants.len() > MAX_GRANTS => {
+                Refusal::TooManyGrants { count: grants.len() as u32 }
+            }
+            _ => Refusal::Internal { why: format!("read more than {MAX_PACKET_LEN} bytes") },
+        }
+    }
+
     /// Says on which processor the sender runs and, for these requests, waits for the answer: the daemon comes there.
     #[must_use]
     pub fn sent_from(mut self, processor: u32) -> Request {

@@ -15,6 +15,7 @@
 use super::NodeInner;
 use super::post::{Post, Quiet};
 use crate::config::Config;
+use crate::control::codec;
 use crate::control::connect::{ConnectError, Connection, LinkError, SETUP_TIMEOUT};
 use crate::control::message::{Hello, Refusal, Request, Resume, Role, Welcome};
 use crate::control::network::FabricAt;
@@ -282,6 +283,9 @@ impl Control {
         let call = Box::new(Call { request: make(id), fds, draft, since: Instant::now() });
         // Sent under the lock, so that a resend after a reconnection cannot overtake it.
         let entry = match &state.connection {
+            _ if !codec::fits(&call.request) => {
+                Pending::Done(Box::new(Answer::Refused(call.request.too_long())))
+            }
             Some(post) => {
                 send_call(post, &call);
                 Pending::Waiting(call)

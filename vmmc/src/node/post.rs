@@ -130,6 +130,8 @@ impl Post {
                     return Left::Shortage;
                 }
                 Ok(()) => drop(queue.pop_front()),
+                // It says nothing (see `Control::ask_at_once`), and those behind it do.
+                Err(LinkError::Codec(_)) => drop(queue.pop_front()),
                 // The daemon is gone: whoever reads notices, and calls are sent to the next one.
                 Err(_) => queue.clear(),
             }

@@ -42,6 +42,10 @@ use wire::{LIFE, Wire};
 
 /// Most data connections: processes of other nodes.
 const MAX_CONNECTIONS: usize = 16_384;
+/// And of these, of one user of one node.
+const MAX_CONNECTIONS_OF_USER: usize = MAX_CONNECTIONS / 8;
+/// How often connections that wait for a receiver are looked at while others have work.
+const STALL_LOOK: Duration = Duration::from_millis(1);
 /// Connections that are polled one by one while there is work; with more, epoll is asked.
 const MAX_HOT: usize = 4;
 
@@ -159,6 +163,8 @@ pub(super) struct Interface {
     links: Links,
     /// Connections whose last turn ended at its bound.
     unfinished: BTreeSet<u64>,
+    /// Connections that wait for a receiver.
+    stalled: BTreeSet<u64>,
     /// Connections that keep bytes which epoll does not know of: sealed ones, and those over a fabric.
     keepers: BTreeSet<u64>,
     /// Connections whose fabric's descriptor is readable for nothing ([`vain`]).
@@ -195,6 +201,7 @@ pub(super) fn make(offers: Arc<Offers>, rules: Rules) -> rustix::io::Result<(Doo
         connections: HashMap::new(),
         links: Links::new(),
         unfinished: BTreeSet::new(),
+        stalled: BTreeSet::new(),
         keepers: BTreeSet::new(),
         vain: BTreeSet::new(),
         last: FIRST,
@@ -260,6 +267,7 @@ impl Interface {
         let mut last_work = Instant::now();
         let mut last_expiry = Instant::now();
         let mut last_look = Instant::now();
+        let mut last_settled = Instant::now();
         let mut rounds = 0;
         loop {
             let polling = last_work.elapsed() < budget;
@@ -288,8 +296,8 @@ impl Interface {
                     let look = (!self.vain.is_empty()).then(|| last_look + vain::LOOK);
                     let next = next.chain(self.recall).chain(self.debtors.next()).chain(look);
                     let next = next.chain(self.cut_due);
-                    let whole = self.connections.values().filter(|it| !it.is_cut());
-                    let held = whole.filter_map(Connection::held_until);
+                    let held = self.stalled.iter().filter_map(|id| self.connections.get(id));
+                    let held = held.filter(|it| !it.is_cut()).filter_map(Connection::held_until);
                     let next = next.chain(held).min();
                     next.map(|at| at.saturating_duration_since(Instant::now()))
                 }
@@ -310,6 +318,11 @@ impl Interface {
             if last_look.elapsed() >= vain::LOOK {
                 last_look = Instant::now();
                 self.unfinished.extend(&self.vain);
+            }
+            if last_settled.elapsed() >= STALL_LOOK {
+                // Others that always have work must not keep these from theirs.
+                last_settled = Instant::now();
+                self.settle_stalled(&epoll, node);
             }
             let mut found = Vec::new();
             for id in std::mem::take(&mut self.unfinished) {
@@ -368,8 +381,14 @@ impl Interface {
 
     /// A new connection.
     fn begin(&mut self, epoll: &Fd, wire: Wire, origin: Origin, lasting: Option<Lasting>) {
+        let Origin { node, pid, uid, .. } = &origin;
         if self.connections.len() >= MAX_CONNECTIONS && !self.end_a_cut_one(epoll) {
-            tracing::warn!(node = origin.node, pid = origin.pid, "too many data connections");
+            tracing::warn!(node, pid, "too many data connections");
+            return;
+        }
+        let of_user = |it: &&Connection| it.origin().node == *node && it.origin().uid == *uid;
+        if self.connections.values().filter(of_user).count() >= MAX_CONNECTIONS_OF_USER {
+            tracing::warn!(node, pid, uid, "too many data connections of one user of one node");
             return;
         }
         let id = self.last;
@@ -406,6 +425,11 @@ impl Interface {
                     self.unfinished.insert(id);
                 } else {
                     self.unfinished.remove(&id);
+                }
+                if connection.is_stalled() {
+                    self.stalled.insert(id);
+                } else {
+                    self.stalled.remove(&id);
                 }
                 if connection.has_spoken() {
                     self.debtors.add(id);
@@ -446,6 +470,7 @@ impl Interface {
         let Some(connection) = self.connections.remove(&id) else { return };
         connection.wire.unwatch(epoll);
         self.unfinished.remove(&id);
+        self.stalled.remove(&id);
         self.keepers.remove(&id);
         self.vain.remove(&id);
         self.cut.remove(&id);
@@ -536,14 +561,8 @@ impl Interface {
 
     /// Connections that wait for a receiver; whether one could go on.
     fn settle_stalled(&mut self, epoll: &Fd, node: &Node) -> bool {
-        let stalled: Vec<u64> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.is_stalled())
-            .map(|(&id, _)| id)
-            .collect();
         let mut any = false;
-        for id in stalled {
+        for id in self.stalled.clone() {
             any |= self.turn(epoll, node, id);
         }
         any

@@ -72,6 +72,9 @@ pub trait Carrier {
     fn hear(&mut self, saying: Saying, now: Instant) -> Result<Option<Saying>, Errno>;
 }
 
+/// Receives of one look at the socket.
+const MOST_HEARD: usize = 16;
+
 /// One end's reading of the socket.
 #[derive(Debug, Default)]
 pub struct Receipts {
@@ -81,12 +84,13 @@ pub struct Receipts {
 }
 
 impl Receipts {
-    /// Hears what is said over the socket, and answers. Does not wait.
+    /// Hears what is said over the socket, and answers. Does not wait, and leaves what is more than a few for the next time: who
+    /// says without end is not to keep others waiting.
     ///
     /// # Errors
     /// The socket has ended; what was sent is lost; nonsense.
     pub fn hear(&mut self, socket: impl AsFd, carrier: &mut impl Carrier) -> Result<(), Errno> {
-        loop {
+        for _ in 0..MOST_HEARD {
             let room = self.part.get_mut(self.filled..).unwrap_or_default();
             match rustix::net::recv(&socket, room, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(Errno::CONNRESET),
@@ -102,6 +106,7 @@ impl Receipts {
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -99,6 +99,13 @@ impl Connection {
         Ok(Step::Done)
     }
 
+    /// Whether a slot's import is for bindings and for no other sending.
+    fn may_bind_alone(&self, slot: u32) -> bool {
+        let import = self.slots.get(&slot).and_then(|slot| slot.import.as_ref());
+        let rights = import.map_or(Rights::empty(), |import| import.rights());
+        rights.contains(Rights::BIND) && !rights.contains(Rights::WRITE)
+    }
+
     /// Whether the slot may have this packet. One that it may not have ends its link.
     fn check(&mut self, header: &Header, node: &Node) -> Result<(), End> {
         let number = header.slot;
@@ -112,6 +119,8 @@ impl Connection {
             }
             Kind::Detach | Kind::Stopped | Kind::Yielded => Rights::empty(),
             Kind::Write | Kind::Word => Rights::WRITE,
+            // Who may bind may notify.
+            Kind::Notify if self.may_bind_alone(number) => Rights::BIND,
             Kind::Notify => Rights::WRITE,
             Kind::Read => Rights::READ,
             kind => return Err(End::Fault(format!("{kind:?} is for an interface to say"))),
@@ -217,7 +226,10 @@ impl Connection {
                 node.counters().add(count::DIRECT_BYTES, len as u64);
                 Ok(Step::Done)
             }
-            Ok(Landed::Nothing) => Ok(Step::Empty),
+            Ok(Landed::Nothing) => {
+                packet.frozen = None; // the page takes it, when it comes
+                Ok(Step::Empty)
+            }
             Ok(Landed::End | Landed::Failed(_)) => Err(End::Closed),
             Ok(why @ (Landed::Disabled | Landed::Unheard)) => {
                 let Some(mut packet) = self.packet.take() else { return Ok(Step::Done) };
