@@ -206,6 +206,11 @@ impl Client {
         Caller { peer, groups: &[], started: &self.started }
     }
 
+    /// The user whose share an import of its is counted in: its own, or the one that another node's process is here.
+    pub(crate) fn payer(&self, caller: Option<&RemoteCaller>) -> u32 {
+        caller.map_or(self.peer.uid, |remote| self.caller_for(remote).peer.uid)
+    }
+
     /// What it said of itself, once it has.
     pub(crate) fn introduced(&self) -> Option<&Introduced> {
         match &self.stage {

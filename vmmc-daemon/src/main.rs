@@ -55,7 +55,7 @@ struct Arguments {
     /// Exports of one user
     #[arg(long, value_name = "N", default_value_t = Limits::default().exports)]
     exports_per_user: u64,
-    /// Imports of one user, waiting ones included
+    /// Imports of one user, waiting ones included, and those of processes of other nodes that are mapped to him
     #[arg(long, value_name = "N", default_value_t = Limits::default().imports)]
     imports_per_user: u64,
     /// Bytes exported by one user

@@ -44,8 +44,9 @@ use vmmc::sys::{Fd, memfd, namespace};
 
 /// A timer so late means that the daemon stood still (stopped, no processor): what came meanwhile is unread.
 const STOOD_STILL: Duration = Duration::from_millis(100);
-/// How long the first end then waits on: a few rounds of the loop, which gives every client a turn.
-const AFTER_STANDSTILL: Duration = Duration::from_millis(100);
+/// How long the first end then waits on: rounds of the loop, which give every client a turn, and a look at the second end by a
+/// helper, on a machine that has just shown to be busy.
+const AFTER_STANDSTILL: Duration = Duration::from_millis(500);
 /// How long a pair without processes is kept.
 const LINGER: Duration = Duration::from_secs(5);
 /// How many connections that stayed plain are remembered, so that people see why.

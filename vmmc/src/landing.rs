@@ -137,7 +137,7 @@ impl Import {
     /// [`TrySendError::WouldBlock`] while the exporter's queue is full: it rings this process when
     /// it has taken some.
     pub fn try_notify(&self, offset: u64, len: u64, last_word: u64) -> Result<(), TrySendError> {
-        self.inner().may_send()?;
+        self.inner().may_notify()?;
         if offset.checked_add(len).is_none_or(|end| end > self.len() as u64) {
             let outside = crate::mem::OutOfBounds {
                 offset: usize::try_from(offset).unwrap_or(usize::MAX),

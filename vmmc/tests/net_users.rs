@@ -50,7 +50,7 @@ fn an_importer_has_the_rights_of_the_user_that_it_is_mapped_to_and_no_others() {
     let exporter = a.daemon.node();
     let export = |name: &str, who: Who| {
         let export = exporter.export(Region::new(4096).unwrap()).name(name).queue();
-        export.grant(who, Rights::WRITE).open().unwrap()
+        export.grant(who, Rights::WRITE | Rights::BIND).open().unwrap()
     };
     let mapped = export("mapped", Who::User(MAPPED));
     let _unmapped = export("unmapped", Who::User(me.as_raw()));
@@ -61,6 +61,14 @@ fn an_importer_has_the_rights_of_the_user_that_it_is_mapped_to_and_no_others() {
     let granted = import(&importer, "mapped", PATIENCE.unwrap()).unwrap();
     granted.send_with_notify(0, &[1; 8]).unwrap();
     assert_eq!(heard(&mapped), (std::process::id(), MAPPED));
+    // Who may bind and nothing else may notify.
+    let binder = importer.import("mapped").node("a").rights(Rights::BIND);
+    let binder = binder.timeout(PATIENCE.unwrap()).open().unwrap();
+    binder.send_notification(0, 8, 7).unwrap();
+    assert_eq!(heard(&mapped), (std::process::id(), MAPPED));
+    binder.check_open().unwrap();
+    drop(binder);
+    common::until("it is one importer", || mapped.importers().len() == 1);
     let importers = mapped.importers();
     assert_eq!(importers.iter().map(|it| it.peer.uid).collect::<Vec<_>>(), [MAPPED]);
     for name in ["unmapped", "same", "other"] {

@@ -168,13 +168,13 @@ impl Engine {
     /// Calls that come later fail with [`NxError::NotStarted`]. Also done when the engine is dropped.
     pub fn leave(&self) {
         let inner = &*self.inner;
-        if inner.left.swap(true, Ordering::AcqRel) {
-            return;
-        }
         inner.handlers.stop();
-        if inner.check().is_ok() {
+        if inner.check().is_ok() && !inner.left.load(Ordering::Acquire) {
             // The program's own function: what it sends is waited for, too.
             inner.handlers.see_off();
+        }
+        if inner.left.swap(true, Ordering::AcqRel) {
+            return;
         }
         let drained = inner.wait(|state| match state.is_drained(inner) {
             Ok(true) => Some(Ok(())),

@@ -59,7 +59,10 @@ impl Engine {
             let lives = |peer: &&Peer| !peer.gone.load(vmmc::sync::Ordering::Relaxed);
             inner.peers().filter(lives).filter(|peer| peer.node == node)
         };
-        match (here().find(|peer| peer.ptype() == ptype), here().next()) {
+        let of_type = || here().filter(|peer| peer.ptype() == ptype);
+        // One that has said bye may be there for a while beside the next of its type.
+        let found = of_type().find(|peer| peer.bye().is_none()).or_else(|| of_type().next());
+        match (found, here().next()) {
             (Some(peer), _) => Route::One(peer),
             (None, Some(first)) if !own || first.number < inner.own.number => Route::One(first),
             (None, _) if own => Route::Own,

@@ -292,8 +292,9 @@ pub(super) fn start(
     }
     for &node in &list {
         check_across(&job, node, what)?;
-        // More than one can be of the same host: all of them at most.
-        if engine.is_some_and(|engine| engine.places_left(node) < list.len()) {
+        let host = |node: u32| job.hosts.get(node as usize);
+        let here = list.iter().filter(|&&other| host(other) == host(node)).count();
+        if engine.is_some_and(|engine| engine.places_left(node) < here) {
             let why = "no number is left for another process of this host: so many have joined since the start";
             return Err(Failure::System(super::errno::EQNOPROC, why.into()));
         }

@@ -259,7 +259,9 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         members.warm(set, fd, 1);
         let Some(kept) = members.records.get_mut(&fd) else { return };
         kept.ended |= ends || events & ENDS != 0;
-        if kept.masked && !kept.spent && kept.kernel != kept.wanted(true) {
+        kept.over |= events & (kept.events | ALWAYS) & ENDS != 0;
+        let again = kept.masked && kept.events & ONCE == 0;
+        if again && kept.kernel != kept.wanted(true) {
             // An end is told again and again.
             kept.tell_kernel(epfd, fd, kept.wanted(true));
         }

@@ -2,7 +2,7 @@
 
 use super::deferred::Deferred;
 use super::departed::Departed;
-use super::{ALWAYS, EDGE, EXCLUSIVE, EpollSet, ONCE, OUT};
+use super::{EDGE, ENDS, EXCLUSIVE, EpollSet, ONCE, OUT};
 use crate::fd_table::{self, Known};
 use crate::raw;
 use crate::sock::{Link, Sock};
@@ -36,6 +36,8 @@ pub(super) struct Record {
     pub(super) spent: bool,
     /// The kernel has told of an end or an error: its bits go with every report from now on.
     pub(super) ended: bool,
+    /// It has told of one that the program wants to hear of as it is registered now, again and again.
+    pub(super) over: bool,
     /// Which of [`super::LAST`] were told since it was registered, with all that can be read before them.
     pub(super) last: u32,
     /// `Side::tx_refused` when an edge of writability was last made.
@@ -104,10 +106,10 @@ impl Record {
     /// read in place of room, because the doorbell for room comes so. Who wants nothing but room is told of each that
     /// comes, and not again and again of what lies there unread.
     pub(super) fn wanted(&self, masked: bool) -> u32 {
-        let room_alone = self.events & !(OUT | ALWAYS | EDGE | ONCE) == 0;
+        let room_alone = self.events & !(OUT | ENDS | EDGE | ONCE) == 0;
         match masked {
             false => self.events,
-            true if room_alone && !self.ended => libc::EPOLLIN as u32 | self.events & !OUT | EDGE,
+            true if room_alone && !self.over => libc::EPOLLIN as u32 | self.events & !OUT | EDGE,
             true => libc::EPOLLIN as u32 | self.events & !OUT,
         }
     }
@@ -259,6 +261,7 @@ impl Members {
             masked: false,
             spent: false,
             ended,
+            over: false,
             last: 0,
             refused,
             hot: false,

@@ -45,7 +45,7 @@ impl Drop for Asleep<'_> {
         for item in self.0.iter() {
             item.link.wakes(item.number);
             // The others' must be thrown away before they can sleep again.
-            if item.events & EDGE != 0 {
+            if item.events & EDGE != 0 || item.events & IN == 0 {
                 bells::drain_many(&item.link, item.number);
             }
         }

@@ -14,8 +14,8 @@ use vmmc_ring::switch::Standing;
 
 /// How long a receiver that has stopped waits for the peer, in milliseconds.
 const ASK_MS: u32 = 200;
-/// The same, once the daemon has been asked to do it: on a busy machine that takes a while.
-const ASK_DAEMON_MS: u32 = 1000;
+/// The same, once the daemon has been asked to do it: on a busy machine that takes a while, and what it does not send is lost.
+const ASK_DAEMON_MS: u32 = 5000;
 /// How long it waits for the acknowledgement of a doorbell, which a kernel may hold back for 40.
 const PROBE_MS: u32 = 100;
 /// How long it waits before it asks the daemon.
@@ -198,8 +198,10 @@ fn their_way(link: &Link, fd: i32, how: u32) {
     if bell::take(&wait) {
         raw::futex_wake(wait.as_ptr().as_ptr());
     }
-    if !carrier::has(link.side) && bells::is_way_open(link) && bell::take(&link.peer().armed_data())
-    {
+    let peer = link.peer();
+    // Who waits for room alone is armed for that only.
+    let is_armed = || bell::take(&peer.armed_data()) || bell::take(&peer.armed_space());
+    if !carrier::has(link.side) && bells::is_way_open(link) && is_armed() {
         bells::ring(link, fd);
     }
 }

@@ -53,12 +53,14 @@ impl Broker {
             self.counters.add(Counter::Deaths);
             self.quotas.give(uid, QuotaKind::Clients, 1);
         }
-        for (_, pending) in client.pending.drain() {
+        let waiting: Vec<_> = client.pending.drain().map(|(_, pending)| pending).collect();
+        for pending in waiting {
+            let payer = client.payer(pending.caller.as_ref());
             self.registry.stop_waiting(&pending.queue(), pending.place);
             if let Some(key) = pending.timer {
                 self.timers.cancel(key);
             }
-            self.quotas.give(uid, QuotaKind::Imports, 1);
+            self.quotas.give(payer, QuotaKind::Imports, 1);
         }
         for link in client.imports.drain() {
             self.close_link(link, Some((true, CloseReason::PeerDied)));

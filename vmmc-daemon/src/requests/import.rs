@@ -49,11 +49,6 @@ impl ImportRequest {
     }
 }
 
-/// The user whose share an import is counted in: the process's, or the one that another node's process is here.
-fn payer(client: &Client, caller: Option<&RemoteCaller>) -> u32 {
-    caller.map_or(client.peer.uid, |remote| client.caller_for(remote).peer.uid)
-}
-
 impl Broker {
     pub(super) fn import(
         &mut self,
@@ -66,7 +61,7 @@ impl Broker {
         if client.pending.contains_key(&request) {
             return Err(Fault::new("request number in use by a waiting import"));
         }
-        let payer = payer(client, wanted.caller.as_ref());
+        let payer = client.payer(wanted.caller.as_ref());
         let segment = match self.check_import(&wanted, segment) {
             Ok(segment) => segment,
             Err(refusal) => {
@@ -137,7 +132,7 @@ impl Broker {
     pub(super) fn take_pending(&mut self, id: ClientId, request: RequestId) -> Option<Pending> {
         let client = self.clients.get_mut(&id)?;
         let pending = client.pending.remove(&request)?;
-        let payer = payer(client, pending.caller.as_ref());
+        let payer = client.payer(pending.caller.as_ref());
         self.registry.stop_waiting(&pending.queue(), pending.place);
         if let Some(key) = pending.timer {
             self.timers.cancel(key);

@@ -203,6 +203,15 @@ impl ImportInner {
         if self.spec.strict { of_whole_words(offset, source, len) } else { Ok(()) }
     }
 
+    /// Whether a notification alone may be sent: by who may write, or bind.
+    pub(crate) fn may_notify(&self) -> Result<(), SendError> {
+        self.local.check()?;
+        if self.link.rights().contains(Rights::BIND) {
+            return Ok(());
+        }
+        Ok(self.need(Rights::WRITE)?)
+    }
+
     #[inline]
     pub(crate) fn may_send(&self) -> Result<(), SendError> {
         self.local.check()?;

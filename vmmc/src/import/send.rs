@@ -141,10 +141,7 @@ impl Import {
         last_word: u64,
     ) -> Result<(), SendNotifyError> {
         let inner = self.inner();
-        inner.local.check().map_err(SendError::from)?;
-        if !inner.link.rights().intersects(Rights::WRITE | Rights::BIND) {
-            inner.need(Rights::WRITE).map_err(SendError::from)?;
-        }
+        inner.may_notify()?;
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             let size = self.len();
             let outside = crate::mem::OutOfBounds { offset, len, size, align: 1 };

@@ -277,6 +277,8 @@ impl Control {
         fds: Vec<Arc<Fd>>,
         draft: Draft,
     ) -> RequestId {
+        // What a draft owns is the program's, and is dropped behind the lock.
+        let mut unsent = None;
         let mut state = self.state.lock();
         let id = RequestId(state.next_request);
         state.next_request += 1;
@@ -284,7 +286,8 @@ impl Control {
         // Sent under the lock, so that a resend after a reconnection cannot overtake it.
         let entry = match &state.connection {
             _ if !codec::fits(&call.request) => {
-                Pending::Done(Box::new(Answer::Refused(call.request.too_long())))
+                let refusal = unsent.insert(call).request.too_long();
+                Pending::Done(Box::new(Answer::Refused(refusal)))
             }
             Some(post) => {
                 send_call(post, &call);
@@ -301,6 +304,8 @@ impl Control {
         if state.connection.is_none() {
             self.changed.notify_all(); // the control thread tries again at once
         }
+        drop(state);
+        drop(unsent);
         id
     }
 

@@ -72,7 +72,8 @@ impl Inner {
                 // Who finds it gone finds what it announced forgotten: its next call takes this lock.
                 let mut state = self.state.lock();
                 // All that it has sent has arrived: later nobody would know that it lacks its end.
-                let polled = if ended { state.poll(self, peer) } else { Ok(()) };
+                let goes_on = self.check().is_ok(); // or memory of receives is the program's again
+                let polled = if ended && goes_on { state.poll(self, peer) } else { Ok(()) };
                 peer.gone.store(true, Ordering::Relaxed);
                 // Whoever waits for that one looks again, whichever thread took the mark.
                 let forgotten = polled.and_then(|()| match bye {

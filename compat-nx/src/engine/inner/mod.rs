@@ -188,11 +188,15 @@ impl Inner {
         for peer in self.peers() {
             peer.say_ptype(ptype);
         }
-        if let Err(error) = state.match_anew(self) {
+        // Of a job that has ended the memory of receives is the program's again.
+        if self.check().is_ok()
+            && let Err(error) = state.match_anew(self)
+        {
             self.fail(error);
         }
         self.changed(); // whoever waits in a receive looks again
         self.wake_others(state, before);
+        self.fetch_rest();
     }
 
     /// Processes that the job began with.

@@ -79,17 +79,10 @@ impl State {
 
     /// The process has another type: messages that have come for that one may fit receives that are posted.
     pub(in crate::engine) fn match_anew(&mut self, e: &Inner) -> Result<(), NxError> {
-        let mut at = 0;
-        while let Some(&Posted { channel, select, .. }) = self.posted.get(at) {
-            match self.find(e, channel, select) {
-                Some(arrival) => {
-                    let posted = self.unpost(at);
-                    self.take(e, posted, arrival)?;
-                }
-                None => at += 1,
-            }
-        }
-        Ok(())
+        self.handlers = 0;
+        // All of them are posted again, in order: what comes meanwhile is kept behind what was there.
+        let posted = std::mem::take(&mut self.posted);
+        posted.into_iter().try_for_each(|it| self.post_at(e, self.posted.len(), it))
     }
 
     /// A large message is on its way for a blocking receive.

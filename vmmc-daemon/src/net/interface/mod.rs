@@ -382,13 +382,13 @@ impl Interface {
     /// A new connection.
     fn begin(&mut self, epoll: &Fd, wire: Wire, origin: Origin, lasting: Option<Lasting>) {
         let Origin { node, pid, uid, .. } = &origin;
-        if self.connections.len() >= MAX_CONNECTIONS && !self.end_a_cut_one(epoll) {
-            tracing::warn!(node, pid, "too many data connections");
-            return;
-        }
         let of_user = |it: &&Connection| it.origin().node == *node && it.origin().uid == *uid;
         if self.connections.values().filter(of_user).count() >= MAX_CONNECTIONS_OF_USER {
             tracing::warn!(node, pid, uid, "too many data connections of one user of one node");
+            return;
+        }
+        if self.connections.len() >= MAX_CONNECTIONS && !self.end_a_cut_one(epoll) {
+            tracing::warn!(node, pid, "too many data connections");
             return;
         }
         let id = self.last;
