@@ -377,8 +377,10 @@ fn a_call_that_never_ends_keeps_no_other_lane_from_being_used() {
     let [for_ever, briefly] = [&GATES[0], &GATES[1]];
     let limited = binding.clone();
     limited.set_timeout(Some(Duration::from_millis(2)));
+    let none = ENTERED.load(Ordering::Acquire);
     let late = limited.request(0, 0, 0).unwrap().call();
     assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    until("it has begun", || ENTERED.load(Ordering::Acquire) > none);
     for asynchronous in [false, true] {
         briefly.store(false, Ordering::Release);
         let (entered, begun) =

@@ -31,6 +31,7 @@ fn a_doorbell_that_its_owner_keeps_holds_up_neither_daemon_nor_ringers() {
         return;
     }
     let daemon = Daemon::start_activated(&[], &[]);
+    daemon.snapshot(); // it serves, and has all that it needs for that
     let before = daemon.settled_descriptors();
     let mut greedy = client_of(&daemon, GREEDY);
     greedy.export("greedy");
@@ -68,6 +69,7 @@ fn a_button_that_its_ringer_keeps_holds_up_nobody_else() {
         return;
     }
     let daemon = Daemon::start_activated(&[], &[]);
+    daemon.snapshot(); // it serves, and has all that it needs for that
     let before = daemon.settled_descriptors();
     let mut trusted = Client::connect(&daemon.path);
     trusted.export("trusted");

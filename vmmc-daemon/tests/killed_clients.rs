@@ -117,7 +117,9 @@ fn an_end_killed_while_the_daemon_pairs_is_seen_as_over_tcp_and_forgotten() {
 fn killed_while_pairing(point: &str, dies: &str) {
     let what = format!("{point}, the {dies} dies");
     let armed = format!("{point}:stop");
-    let daemon = Daemon::start_with(&[], &[("VMMCD_FAILPOINT", &armed)]);
+    // However long the second end takes to come.
+    let env = [("VMMCD_FAILPOINT", &*armed), ("VMMC_PAIR_MS", "60000")];
+    let daemon = Daemon::start_with(&[], &env);
     let before = at_rest(&daemon, 0);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -127,13 +127,13 @@ fn a_client_library_starts_the_daemon_that_it_needs() {
 fn an_idle_daemon_ends_only_without_clients() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let (mut daemon, mut client) = eventually("a client is in time", || {
-        let daemon = Daemon::start_in(dir.clone(), &["--idle-exit", "1"], &[]);
+        let daemon = Daemon::start_in(dir.clone(), &["--idle-exit", "3"], &[]);
         let belongings = Some(Belongings::new());
         let client = Client::try_connect(&daemon.path, Role::Process, belongings, None).ok()?;
         Some((daemon, client))
     });
     // Longer than the limit: with a client it stays. (Not a race: it must not end at all.)
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(std::time::Duration::from_millis(3500));
     client.export("x");
     assert!(daemon.child.try_wait().unwrap().is_none());
     drop(client);

@@ -12,6 +12,9 @@ use vmmc::sys::Fd;
 use vmmc_ring::pump::request;
 use vmmc_ring::switch::mode;
 
+/// For tests in which both ends come, however long the second one takes on a busy machine.
+const WAITS: &[(&str, &str)] = &[("VMMC_PAIR_MS", "60000")];
+
 fn attach(client: &Client, socket: &TcpStream) {
     client.send(&Request::AttachSocket { cookie: cookie(socket) }, &[socket.as_fd()]);
 }
@@ -65,7 +68,7 @@ fn the_ends_of_a_connection_get_the_same_sealed_segment() {
 
 #[test]
 fn both_ends_may_be_in_one_process() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let client = sockets_client(&daemon);
     let (a, b) = connection("127.0.0.1:0");
     register(&client, &a, SHAPE);
@@ -76,7 +79,7 @@ fn both_ends_may_be_in_one_process() {
 
 #[test]
 fn a_v4_client_of_a_v6_listener_is_paired() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let client = sockets_client(&daemon);
     let listener = TcpListener::bind("[::]:0").unwrap();
     let a = TcpStream::connect(("127.0.0.1", listener.local_addr().unwrap().port())).unwrap();
@@ -90,7 +93,7 @@ fn a_v4_client_of_a_v6_listener_is_paired() {
 /// A copy held by the daemon would keep the peer from seeing the close.
 #[test]
 fn the_daemon_keeps_no_copy_of_the_socket() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let client = sockets_client(&daemon);
     let (a, mut b) = connection("127.0.0.1:0");
     register(&client, &a, SHAPE);
@@ -168,7 +171,7 @@ fn a_connection_that_stayed_plain_is_shown_as_its_programs_also_when_that_is_gon
 /// The pair itself is kept for a while, for a program that replaces itself.
 #[test]
 fn an_upgraded_connection_is_shown_while_a_process_has_it_and_its_bytes_are_counted_after() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let (one, other) = (sockets_client(&daemon), sockets_client(&daemon));
     let (a, b) = connection("127.0.0.1:0");
     register(&one, &a, SHAPE);
@@ -256,7 +259,7 @@ fn different_shapes_are_different_versions() {
 
 #[test]
 fn a_shape_that_makes_no_sense_ends_the_client() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let (a, _b) = connection("127.0.0.1:0");
     for shape in [
         StreamShape { control_len: 0, ..SHAPE },
@@ -346,7 +349,7 @@ fn a_connection_is_forgotten_when_both_ends_are() {
 /// Both ends were inherited by children, which say nothing, and closed by those who registered them.
 #[test]
 fn a_connection_is_kept_while_somebody_has_its_sockets() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let client = sockets_client(&daemon);
     let (a, b) = connection("127.0.0.1:0");
     register(&client, &a, SHAPE);
@@ -561,7 +564,7 @@ fn bound_connect(from: u16, to: u16) -> TcpStream {
 
 #[test]
 fn with_bells_each_end_gets_the_others_doorbell() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let shape = StreamShape { bells: true, ..SHAPE };
     let (a, b) = connection("127.0.0.1:0");
     let clients = [sockets_client(&daemon), sockets_client(&daemon)];
@@ -590,7 +593,7 @@ fn with_bells_each_end_gets_the_others_doorbell() {
 
 #[test]
 fn a_doorbell_that_is_none_cuts_off_the_one_who_sent_it() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::start_with(&[], WAITS);
     let shape = StreamShape { bells: true, ..SHAPE };
     let (a, _b) = connection("127.0.0.1:0");
     let client = sockets_client(&daemon);

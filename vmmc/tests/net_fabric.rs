@@ -98,7 +98,7 @@ fn nobody_polls_where_nothing_is_said() {
         common::until(&format!("all sleep, over {provider}"), || {
             let before = used(&a, &b);
             std::thread::sleep(Duration::from_millis(500));
-            used(&a, &b) - before <= 5
+            used(&a, &b).saturating_sub(before) <= 5 // one may have ended meanwhile
         });
         // And are woken by what comes.
         import.flag64(8).unwrap().signal(7).unwrap();

@@ -75,7 +75,7 @@ fn set_up_is_answered_while_data_stand_still() {
     let other = b.daemon.node();
     let second = import(&other);
     second.fence().unwrap();
-    assert_eq!(export.importers().len(), 2);
+    export.wait_importers(2, PATIENCE).unwrap();
     export.enable(0..4096).unwrap();
     first.fence().unwrap();
     let mut seen = [0; 8];
@@ -311,8 +311,16 @@ fn a_receiver_that_takes_no_notifications_holds_its_senders_process_and_no_other
         let flag = fast.flag32(0).unwrap();
         flag.wait_until(|value| value == round, PATIENCE).unwrap();
     }
+    /// Ends the other thread, also by a failure.
+    struct Over<'o>(&'o std::sync::atomic::AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = Over(&is_over);
         // The interface has never nothing to do meanwhile.
         let busy = scope.spawn(|| {
             let mut round = 51;
@@ -326,7 +334,7 @@ fn a_receiver_that_takes_no_notifications_holds_its_senders_process_and_no_other
         slow.go_on();
         slow.expect("in order");
         to_slow.fence().unwrap();
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(over);
         busy.join().unwrap();
     });
 }

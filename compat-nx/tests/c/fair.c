@@ -2,7 +2,7 @@
  * sender always has the next one here; and all that flood at the same time. By each way to take what comes. */
 #include "check.h"
 
-enum { DATA = 1, STOP, GO, LAST, SENT, TOKEN, BEFORE = 50, AHEAD = 8, ENOUGH = 200, ALL_ENOUGH = 200000 };
+enum { DATA = 1, STOP, GO, LAST, SENT, TOKEN, BEFORE = 50, AHEAD = 8, ENOUGH = 200, ALL_ENOUGH = 20000000 };
 static long me, n, value;
 
 /* The next message of anybody; its sender. */

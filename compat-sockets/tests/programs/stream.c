@@ -656,6 +656,8 @@ static void flags(void) {
     char bytes[100];
     warm_up(fd);
     if (!server) {
+        /* Nothing comes to the server before it has seen that there is nothing. */
+        recv_all(fd, bytes, 1);
         meet(fd);
         send_all(fd, "0123456789", 10);
         meet(fd);
@@ -674,6 +676,7 @@ static void flags(void) {
     int queued = -1;
     CHECK(recv(fd, bytes, 10, MSG_DONTWAIT) == -1 && errno == EAGAIN);
     CHECK(ioctl(fd, FIONREAD, &queued) == 0 && queued == 0);
+    send_all(fd, "g", 1);
     meet(fd);
     CHECK(recv(fd, bytes, 10, MSG_PEEK | MSG_WAITALL) == 10 && memcmp(bytes, "0123456789", 10) == 0);
     /* The byte of meet() may be there already. */
@@ -2035,19 +2038,11 @@ static void await_byte(int fd) {
     for (int there = 0; there == 0; sched_yield())
         CHECK(ioctl(fd, FIONREAD, &there) == 0);
 }
-/* Waits until no more comes, because the sender waits for room. */
-static void until_full(int fd) {
-    for (int before = -1, now = 0, same = 0; same < 50; same = now > 0 && now == before ? same + 1 : 0) {
-        before = now;
-        poll(NULL, 0, 1);
-        CHECK(ioctl(fd, FIONREAD, &now) == 0);
-    }
-}
 /* Threads that were cancelled in a call hold nothing: the connection is upgraded, sleeps and wakes, and goes when it is
  * closed. One of them was in a plain receive. */
 static void cancelled(void) {
     enum { QUIET = 1500 };
-    char byte = 'c';
+    char byte = 'c', name[4096];
     int fd = join();
     meet(fd);
     int set = epoll_create1(0);
@@ -2088,14 +2083,19 @@ static void cancelled(void) {
         CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
     }
     answer(fd);
+    /* The client reads once the sender that waits for room is cancelled: else each would wake the other until then. The
+     * connection is full, so a file says so. */
+    snprintf(name, sizeof name, "%s.cancelled", portfile);
     if (server) {
         cancel_in(IN_SEND, fd, set);
+        close(open(name, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
         CHECK(shutdown(fd, SHUT_WR) == 0);
         recv_all(fd, &byte, 1);
     } else {
         static char room[1 << 16];
         ssize_t got;
-        until_full(fd);
+        while (access(name, F_OK) != 0)
+            poll(NULL, 0, 1);
         while ((got = recv(fd, room, sizeof room, 0)) > 0)
             ;
         CHECK(got == 0);
