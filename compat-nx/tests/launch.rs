@@ -363,6 +363,13 @@ fn processes_ended_one_by_one_by_type_and_by_node_leave_the_others_in_peace() {
     nobody_is_left(&program);
 }
 
+/// In order, and with nothing to say.
+#[track_caller]
+fn ends_well(command: &mut Command) {
+    let done = run(command);
+    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{command:?}: {done}");
+}
+
 #[test]
 fn who_leaves_in_order_is_not_ended_by_its_own_handlers_and_threads() {
     let program = plain("leaving.c");
@@ -373,8 +380,7 @@ fn who_leaves_in_order_is_not_ended_by_its_own_handlers_and_threads() {
         mpi.args(["-n", "2"]).arg(&program).arg(what);
         for command in [&mut launched, &mut mpi] {
             for _ in 0..5 {
-                let done = run(command.env("NX_START", "auto"));
-                assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{what}: {done}");
+                ends_well(command.env("NX_START", "auto"));
             }
         }
     }
@@ -384,16 +390,14 @@ fn who_leaves_in_order_is_not_ended_by_its_own_handlers_and_threads() {
 #[test]
 fn what_was_sent_before_the_end_is_received_after_it_however_much_it_is() {
     let program = plain("leaving.c");
-    let done = run(Job::new().command(&program).arg("letters"));
-    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    ends_well(Job::new().command(&program).arg("letters"));
     nobody_is_left(&program);
 }
 
 #[test]
 fn processes_of_a_type_may_be_added_again_when_those_before_have_ended() {
     let program = plain("leaving.c");
-    let done = run(Job::new().command(&program).arg("again"));
-    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    ends_well(Job::new().command(&program).arg("again"));
     nobody_is_left(&program);
 }
 
@@ -403,8 +407,7 @@ fn a_receive_of_a_handler_is_taken_back_at_any_point() {
     let job = Job::new();
     for _ in 0..5 {
         let mut command = launcher(&job, &["-n", "2"], &program, &["cancel"]);
-        let done = run(command.env("NX_START", "auto"));
-        assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+        ends_well(command.env("NX_START", "auto"));
     }
     nobody_is_left(&program);
 }
@@ -414,8 +417,7 @@ fn a_node_is_ended_by_the_type_that_a_switch_gave_it() {
     let program = plain("leaving.c");
     let job = Job::new();
     let mut command = launcher(&job, &["-n", "2"], &program, &["typed", "-pt", "5"]);
-    let done = run(command.env("NX_START", "auto"));
-    assert_eq!((done.code, &done.err[..]), (Some(0), ""), "{done}");
+    ends_well(command.env("NX_START", "auto"));
     nobody_is_left(&program);
 }
 

@@ -188,13 +188,18 @@ fn is_leaving() -> bool {
     OWNER.load(Ordering::Relaxed) == std::process::id() && leaver != 0 && leaver != own
 }
 
+/// Of a thread that has nothing to do any more: others end this process.
+fn wait_for_the_end() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
 /// Prints who, what and why, writes out what the program has printed, and ends the application.
 pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     const CODE: u8 = 1;
     if matches!(failure, Failure::Nx(NxError::NotStarted)) && is_leaving() {
-        loop {
-            std::thread::park();
-        }
+        wait_for_the_end()
     }
     super::say(&fatal_line(&who(), call, failure));
     flush();
@@ -202,9 +207,7 @@ pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
         let ptype = running().map_or(-1, Engine::ptype);
         let by = Who { node: None, ptype, pid: std::process::id() as i32 };
         if super::app::lost(by, *node, CODE) {
-            loop {
-                std::thread::park();
-            }
+            wait_for_the_end()
         }
         end_with(CODE, &Message::Lost { node: *node, code: CODE })
     }
@@ -249,9 +252,7 @@ pub(super) fn begins_to_end() -> bool {
 fn end_with(code: u8, last_words: &Message) -> ! {
     if !begins_to_end() {
         // Ended from here the other one could not finish telling.
-        loop {
-            std::thread::park();
-        }
+        wait_for_the_end()
     }
     if let Ok(mut part) = PART.try_lock() {
         let told = part

@@ -106,12 +106,12 @@ impl Record {
     /// read in place of room, because the doorbell for room comes so. Who wants nothing but room is told of each that
     /// comes, and not again and again of what lies there unread.
     pub(super) fn wanted(&self, masked: bool) -> u32 {
-        let room_alone = self.events & !(OUT | ENDS | EDGE | ONCE) == 0;
-        match masked {
-            false => self.events,
-            true if room_alone && !self.over => libc::EPOLLIN as u32 | self.events & !OUT | EDGE,
-            true => libc::EPOLLIN as u32 | self.events & !OUT,
+        if !masked {
+            return self.events;
         }
+        let room_alone = self.events & !(OUT | ENDS | EDGE | ONCE) == 0;
+        let edge = if room_alone && !self.over { EDGE } else { 0 };
+        (self.events & !OUT) | libc::EPOLLIN as u32 | edge
     }
 
     /// Changes the kernel's registration.

@@ -120,12 +120,12 @@ impl State {
     /// handlers.
     #[must_use]
     pub(in crate::engine) fn disown_coming(&mut self, typesel: i32) -> Vec<(OpId, Owner)> {
-        let of_selector = |it: &&Fetching| it.posted.select.typesel == typesel;
+        let is_meant = |it: &&Fetching| {
+            it.posted.select.typesel == typesel && self.is_for_handler(it.posted.op)
+        };
         let coming: Vec<OpId> =
-            self.fetching.iter().filter(of_selector).map(|it| it.posted.op).collect();
-        let for_handlers = coming.into_iter().filter(|&op| self.is_for_handler(op));
-        let for_handlers: Vec<OpId> = for_handlers.collect();
-        for_handlers.into_iter().map(|op| (op, self.ops.disown(op, Owner::Nobody))).collect()
+            self.fetching.iter().filter(is_meant).map(|it| it.posted.op).collect();
+        coming.into_iter().map(|op| (op, self.ops.disown(op, Owner::Nobody))).collect()
     }
 
     /// Whether a message comes into a room that was given up.
