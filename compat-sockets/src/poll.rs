@@ -170,7 +170,7 @@ unsafe fn poll_loop(
         })
     };
     // A program that waits for room in one connection and for nothing else gives up after that time.
-    let for_room_alone = matches!(fds, [only] if only.events == OUT);
+    let for_room_alone = matches!(fds, [only] if only.events & OUT != 0 && only.events & !OUT == 0);
     let limit = timeout.filter(|&limit| for_room_alone && limit > 0);
     let mut slices = RoomSlices::new();
     loop {
@@ -180,6 +180,10 @@ unsafe fn poll_loop(
         asked.copy_from_slice(fds);
         for item in items {
             demote::comply(item.link(), item.fd);
+            // Nobody rings when the daemon has done.
+            if item.link().owes_fin() {
+                (is_any_full, rung) = (true, false);
+            }
             let Some(entry) = asked.get_mut(item.index) else { continue };
             if is_full(item, entry.events) && !full::goes_on_by_tcp(item.link(), item.fd, limit) {
                 is_any_full = true;
@@ -294,7 +298,7 @@ impl Asleep<'_> {
             if for_room {
                 item.link().arm_space();
             }
-            quiet &= !ring_ready(item, events) && !demote::is_urgent(item.link());
+            quiet &= !ring_ready(item, events) && !demote::is_urgent(item.link(), item.fd);
         }
         quiet
     }

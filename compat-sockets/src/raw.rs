@@ -249,6 +249,14 @@ pub(crate) fn replace(by: BorrowedFd<'_>, number: i32) -> Result<()> {
     call!(libc::SYS_dup3, by.as_raw_fd(), number, libc::O_CLOEXEC).map(drop)
 }
 
+/// Resets a TCP connection, at once: its peer has an RST, and what is unsent is lost.
+pub(crate) fn reset(fd: i32) {
+    let nobody =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // An address on this stack.
+    let _ = call!(libc::SYS_connect, fd, &raw const nobody, size_of_val(&nobody));
+}
+
 /// Sends a FIN.
 pub(crate) fn end_sending(fd: i32) {
     let _ = call!(libc::SYS_shutdown, fd, libc::SHUT_WR);

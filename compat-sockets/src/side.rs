@@ -81,7 +81,7 @@ pub(crate) struct Side {
     pub(crate) rx_sleepers: AtomicU32,
     /// Error that the kernel reported while the ring still had data: told after the data.
     pub(crate) rx_error: AtomicU32,
-    /// `stream::SHUT_READ`, `SHUT_WRITE` (by ourselves), `GONE`, `SENT_AFTER`.
+    /// `stream::SHUT_READ`, `SHUT_WRITE` (by ourselves), `GONE`, `SENT_AFTER`, `FIN_OWED`.
     pub(crate) shut: AtomicU32,
     /// Processes that share the connection: by fork, or because it was passed to them ([`crate::family`]).
     pub(crate) sharers: AtomicU32,

@@ -368,6 +368,19 @@ fn each_lie_spoils_the_liars_connection_alone() {
     assert!(refused(&counters), "{counters:?}");
 }
 
+/// `shutdown` does not wait for what a daemon sends in front of the end, and the end comes, whoever looks at the connection how.
+#[test]
+fn an_end_behind_what_goes_back_holds_up_nobody_and_comes() {
+    moved_bytes("ends_behind_a_pump");
+}
+
+/// A peer that has what is in the ring sent by TCP, and does not read it there, ends its own connection at most (G3).
+#[test]
+fn what_goes_back_to_tcp_and_is_not_read_there_holds_up_nobody() {
+    let counters = three_ways_until("held_up", moved);
+    assert!(moved(&counters), "{counters:?}");
+}
+
 /// Once another thread has to do with the same sockets, each connection is rung for again.
 #[test]
 fn no_wake_up_is_lost_when_a_second_thread_meddles() {

@@ -3,7 +3,7 @@
 use super::export;
 use crate::counters::Counter;
 use crate::fd_table::{self, Known};
-use crate::stream::{SHUT_READ, SHUT_WRITE, demote, ending};
+use crate::stream::{FIN_OWED, SHUT_READ, SHUT_WRITE, demote, ending};
 use crate::{carrier, close, control, epoll, fork, raw, real, user_memory};
 use libc::{SOCK_NONBLOCK, c_int, c_uint, sockaddr, socklen_t};
 use vmmc::sync::Ordering;
@@ -133,9 +133,7 @@ export! {
             return unsafe { real::shutdown(fd, how) };
         };
         // What the peer wants back by TCP must be there before the FIN.
-        while how != libc::SHUT_RD && demote::precedes_fin(&link, fd) {
-            raw::wait_for(-1, 0, 1);
-        }
+        let later = how != libc::SHUT_RD && demote::precedes_fin(&link, fd);
         // Bytes put into the ring precede the FIN: no send may be between the two.
         let bits = match how {
             libc::SHUT_RD => SHUT_READ,
@@ -148,7 +146,7 @@ export! {
         }
         let ends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
         let carried = ends && carrier::sends_fin(&link);
-        let result = match (carried, how) {
+        let result = match (carried || later, how) {
             (true, libc::SHUT_WR) => 0,
             // SAFETY: as above.
             (true, _) => unsafe { real::shutdown(fd, libc::SHUT_RD) },
@@ -156,7 +154,8 @@ export! {
             (false, how) => unsafe { real::shutdown(fd, how) },
         };
         if result == 0 {
-            link.side.shut.fetch_or(bits, Ordering::SeqCst);
+            let owed = if later { FIN_OWED } else { 0 };
+            link.side.shut.fetch_or(bits | owed, Ordering::SeqCst);
             if carried {
                 carrier::wants_fin(&link);
             }
@@ -164,6 +163,8 @@ export! {
         if locked {
             link.side.tx_lock.unlock();
         }
+        // The daemon may have done meanwhile.
+        demote::comply(&link, fd);
         link.leave();
         result
     }

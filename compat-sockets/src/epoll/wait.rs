@@ -235,7 +235,7 @@ unsafe fn one_wait(
     }
     // Who was full may have room since, which an edge would tell the kernel's set only.
     let full = full && (mask_full(epfd, set, hot) | inner_await_room(set));
-    let (mut quiet, mut rung) = (true, true);
+    let (mut quiet, mut rung, mut owes_fin) = (true, true, false);
     // With one member there is nothing to save.
     if hot.len() > 1 {
         set.asleep_at.store(epfd as u32 + 1, Ordering::SeqCst);
@@ -254,11 +254,13 @@ unsafe fn one_wait(
             item.link.arm_space();
             rung &= item.link.is_rung_for_room();
         }
-        quiet &= item.ready() == 0 && !demote::is_urgent(&item.link);
+        quiet &= item.ready() == 0 && !demote::is_urgent(&item.link, item.number);
+        owes_fin |= item.link.owes_fin();
     }
     let most = match left {
         _ if !quiet => Some(0),
-        left if full => Some(slices.next(left, rung)),
+        // Nobody rings when a daemon has done that sends in front of our end.
+        left if full || owes_fin => Some(slices.next(left, rung && !owes_fin)),
         left => left,
     };
     if quiet {

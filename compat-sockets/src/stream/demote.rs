@@ -13,15 +13,18 @@
 //! that are unread go back: the sender ends the ring part at the receiver's position and sends the
 //! rest again by TCP. Only the sender's socket can do that, because only its kernel can put bytes
 //! into the receiver's queue. For a peer that makes no call the daemon does it
-//! ([`vmmc_ring::pump`]); where it cannot (the peer may not be traced, or has shut its sending
+//! ([`vmmc_ring::pump`]), as it does where the kernel does not take all that is unread at once ([`super::ending::can_end`]): nobody
+//! waits for what the new holder reads. Where the daemon cannot (the peer may not be traced, or has shut its sending
 //! side), the receiver waits a while for the peer and says so ([`super::stopping`]).
 //!
 //! A direction that has ended stays with TCP, but where nothing but a full ring was the reason ([`super::full`]): that *rests*, and
 //! begins another ring part later.
 
-use super::SHUT_WRITE;
-use super::ending::{Ended, Ending, end_ring, gives_options_back, has_sent_fin, state_of_tx};
+use super::ending::{
+    Ended, Ending, can_end, end_ring, gives_options_back, has_sent_fin, state_of_tx,
+};
 use super::source::source;
+use super::{FIN_OWED, SHUT_WRITE};
 use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::sock::Link;
@@ -34,6 +37,9 @@ pub(crate) use vmmc_ring::pump::request;
 /// How long a receiver that has stopped waits for the peer, in milliseconds, where two daemons carry the connection: they answer
 /// however busy their machines are, and the end of either ends the connection.
 pub(super) const ASK_CARRIED_MS: u32 = 10_000;
+
+/// How long `shutdown` waits for a daemon that sends for us, in milliseconds.
+const BEFORE_FIN_MS: u32 = 20;
 
 /// Whether our ring part may be ended where we like: the peer has seen that it began. A peer that has not may
 /// be reading TCP into the program's buffer, and would take what follows the end for what
@@ -152,11 +158,12 @@ pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
 /// Whether the peer has stopped and waits for us to [`comply`]. Whoever has armed looks at this
 /// before it sleeps: the peer stores its request before it looks whether we are armed.
 #[inline]
-pub(crate) fn is_urgent(link: &Link) -> bool {
+pub(crate) fn is_urgent(link: &Link, fd: i32) -> bool {
     matches!(link.peer().demote().load(Ordering::Relaxed), request::BACK | request::REFUSED)
         && link.side.tx_state.load(Ordering::Relaxed) == tx::RING
-        && link.side.shut.load(Ordering::Relaxed) & SHUT_WRITE == 0
+        && link.side.shut.load(Ordering::Relaxed) & (SHUT_WRITE | FIN_OWED) != SHUT_WRITE
         && may_end(link)
+        && can_end(link, fd)
 }
 
 /// Whether the daemon is sending for us: until it has done, nothing can be sent.
@@ -165,10 +172,17 @@ pub(crate) fn is_pumped(link: &Link) -> bool {
     link.peer().demote().load(Ordering::Relaxed) == request::PUMP
 }
 
-/// Before our FIN: does what the peer asks for. True while the daemon is still sending for us.
+/// Before our FIN: does what the peer asks for. True when it is to follow what a daemon is sending for us, which goes no faster
+/// than the new holder reads: a daemon that has little to send is waited for.
 pub(crate) fn precedes_fin(link: &Link, fd: i32) -> bool {
-    comply(link, fd);
-    is_pumped(link) && link.side.tx_state.load(Ordering::SeqCst) == tx::RING
+    for _ in 0..BEFORE_FIN_MS {
+        comply(link, fd);
+        if !is_pumped(link) || link.side.tx_state.load(Ordering::SeqCst) != tx::RING {
+            return false;
+        }
+        raw::wait_for(-1, 0, 1);
+    }
+    true
 }
 
 /// Whether the daemon has done with sending for us, or has died at it.

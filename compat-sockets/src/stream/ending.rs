@@ -2,8 +2,8 @@
 //!
 //! Whoever is killed or stopped in it leaves the gate closed, and the next one with the tx lock goes on.
 
-use super::demote::{may_end, noted};
-use super::{SHUT_WRITE, bells, full};
+use super::demote::{may_end, noted, request};
+use super::{FIN_OWED, SHUT_WRITE, bells, full};
 use crate::counters::{self, Counter};
 use crate::side::{GATE_CLOSED, Side, tx};
 use crate::sock::{Link, shadow};
@@ -15,6 +15,9 @@ use vmmc_ring::switch::Standing;
 
 /// How long the end of a ring part waits for a doorbell that is being rung, in nanoseconds; then another call ends it.
 const RINGING_NS: u64 = 1_000_000;
+/// How long the kernel may take for what goes back to TCP, in nanoseconds. A peer that reads nothing of that meanwhile, and
+/// wanted it where no daemon can send it, must not hold up our thread any longer.
+const GIVING_BACK_NS: u64 = 2_000_000_000;
 
 /// What became of the wish to end our ring part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +42,27 @@ pub(crate) enum Ending {
 
 /// Whether our ring part may be ended: where we like, or all of it fits into the kernel's buffers. What is carried is not
 /// taken back.
+///
+/// What must go by TCP then is to fit there, too, because the peer may read nothing of it: doorbells that are owed, and, of a
+/// peer that has stopped, the rest, which the daemon sends otherwise, as fast as it is read. Where the daemon cannot, it is tried
+/// all the same.
 pub(crate) fn can_end(link: &Link, fd: i32) -> bool {
-    may_end(link) || !carrier::has(link.side) && fits_back(link, fd)
+    if carrier::has(link.side) {
+        return may_end(link);
+    }
+    let owed = u64::from(link.side.bells_owed.load(Ordering::SeqCst));
+    let wants_rest = link.peer().demote().load(Ordering::SeqCst) == request::BACK;
+    let back = if may_end(link) && !wants_rest { 0 } else { unread_by_peer(link) };
+    match back.saturating_add(owed) {
+        0 => true,
+        back => back <= raw::send_room(fd),
+    }
 }
 
-/// Whether all of a ring part fits into the kernel's buffers.
-fn fits_back(link: &Link, fd: i32) -> bool {
+/// Bytes in our ring.
+fn unread_by_peer(link: &Link) -> u64 {
     let head = link.tx().head().load(Ordering::Acquire);
-    let unread = link.side.tail.load(Ordering::Relaxed).wrapping_sub(head);
-    let owed = u64::from(link.side.bells_owed.load(Ordering::SeqCst));
-    unread.saturating_add(owed) <= raw::send_room(fd)
+    link.side.tail.load(Ordering::Relaxed).wrapping_sub(head)
 }
 
 /// Whether our sending side is shut, by us or by the end of the connection.
@@ -101,12 +115,10 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
     } else {
         None
     };
-    let from = match (claim, pumped) {
-        (Claim::Pumped { to }, _) => to,
-        (_, Some((sent, owed))) => {
-            pay(fd, owed);
-            sent
-        }
+    let patience = Patience::begins();
+    let (from, is_paid) = match (claim, pumped) {
+        (Claim::Pumped { to }, _) => (to, true),
+        (_, Some((sent, owed))) => (sent, pay(fd, owed, &patience)),
         _ => {
             let head = link.tx().head().load(Ordering::Acquire);
             // A peer that lies about its position spoils its own stream only.
@@ -118,14 +130,14 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
             };
             let end = ends_at(link, how, head, tail.wrapping_sub(back));
             // What is counted must travel before data does. The peer reads on until it has them.
-            pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into());
-            end
+            (end, pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into(), &patience))
         }
     };
-    if within(from) {
-        send_again(link, fd, from, tail);
+    if is_paid && (!within(from) || send_again(link, fd, from, tail, &patience)) {
+        has_ended(link, fd, how, from);
+    } else {
+        cut_off(link, fd);
     }
-    has_ended(link, fd, how, from);
     Ended::Yes
 }
 
@@ -160,8 +172,9 @@ fn has_ended(link: &Link, fd: i32, how: Ending, end: u64) {
     side.tx_state.store(tx::ENDED, Ordering::SeqCst);
     gives_options_back(link, fd);
     if side.shut.load(Ordering::SeqCst) & SHUT_WRITE != 0 {
-        // The carrier has not sent it.
+        // Neither the carrier nor `shutdown` has sent it.
         raw::end_sending(fd);
+        side.shut.fetch_and(!FIN_OWED, Ordering::SeqCst);
     }
     if side.tx_frozen.load(Ordering::SeqCst) == 0 {
         noted(fd, Counter::plain_peer);
@@ -177,19 +190,46 @@ pub(super) fn gives_options_back(link: &Link, fd: i32) {
     }
 }
 
-/// Sends doorbells that are counted and were not sent.
-fn pay(fd: i32, mut owed: u64) {
-    while owed > 0 {
-        match raw::send(fd, &[0], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
-            Ok(_) => owed -= 1,
-            Err(libc::EAGAIN | libc::EINTR) => raw::wait_for(fd, libc::POLLOUT, 20),
-            Err(_) => return,
-        }
+/// How long the kernel is waited for that is to take what goes back ([`GIVING_BACK_NS`]).
+struct Patience {
+    until: u64,
+}
+
+impl Patience {
+    fn begins() -> Patience {
+        Patience { until: raw::now_ns().saturating_add(GIVING_BACK_NS) }
+    }
+
+    /// Waits until the socket may take more; false when it has had its time.
+    fn waits(&self, fd: i32) -> bool {
+        raw::wait_for(fd, libc::POLLOUT, 20);
+        raw::now_ns() < self.until
     }
 }
 
-/// Sends the ring's bytes from position `from` to `to` by TCP.
-fn send_again(link: &Link, fd: i32, mut from: u64, to: u64) {
+/// What goes back to TCP was not read in time: the stream has a gap, so the connection is over, for both ends.
+#[cold]
+fn cut_off(link: &Link, fd: i32) {
+    link.poison();
+    raw::reset(fd);
+}
+
+/// Sends doorbells that are counted and were not sent. False when that takes too long.
+fn pay(fd: i32, mut owed: u64, patience: &Patience) -> bool {
+    while owed > 0 {
+        match raw::send(fd, &[0], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
+            Ok(_) => owed -= 1,
+            Err(libc::EAGAIN | libc::EINTR) if patience.waits(fd) => {}
+            Err(libc::EAGAIN | libc::EINTR) => return false,
+            // The connection is over; every later call will say so.
+            Err(_) => break,
+        }
+    }
+    true
+}
+
+/// Sends the ring's bytes from position `from` to `to` by TCP. False when that takes too long.
+fn send_again(link: &Link, fd: i32, mut from: u64, to: u64, patience: &Patience) -> bool {
     let bytes = link.tx().bytes().0;
     let capacity = bytes.len() as u64;
     while from != to {
@@ -199,11 +239,13 @@ fn send_again(link: &Link, fd: i32, mut from: u64, to: u64) {
         // SAFETY: inside our own ring, at most to its end.
         match unsafe { raw::send_from(fd, start, len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) } {
             Ok(sent) => from = from.wrapping_add(sent as u64),
-            Err(libc::EAGAIN | libc::EINTR) => raw::wait_for(fd, libc::POLLOUT, 20),
+            Err(libc::EAGAIN | libc::EINTR) if patience.waits(fd) => {}
+            Err(libc::EAGAIN | libc::EINTR) => return false,
             // The connection is over; every later call will say so.
-            Err(_) => return,
+            Err(_) => break,
         }
     }
+    true
 }
 
 /// Whether somebody died as he began a ring part, or ended it: while the tx lock is free the doorbells' gate is open in a ring
@@ -241,9 +283,12 @@ fn inherit(link: &Link, fd: i32) {
             let tail = side.tail.load(Ordering::Relaxed);
             let sent = upgrade::given_to_tcp(fd).map(|given| switch.sent_since(given));
             if let Some((from, owed)) = sent {
-                pay(fd, owed.min(side.bells.load(Ordering::SeqCst)));
-                if tail.wrapping_sub(from) <= link.tx().bytes().0.len() as u64 {
-                    send_again(link, fd, from, tail);
+                let patience = Patience::begins();
+                let is_within = tail.wrapping_sub(from) <= link.tx().bytes().0.len() as u64;
+                if !pay(fd, owed.min(side.bells.load(Ordering::SeqCst)), &patience)
+                    || is_within && !send_again(link, fd, from, tail, &patience)
+                {
+                    return cut_off(link, fd);
                 }
             }
             side.bells_owed.store(0, Ordering::SeqCst);

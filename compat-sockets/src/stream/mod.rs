@@ -49,6 +49,8 @@ impl Drop for Asleep {
 
 /// Bit of `Side::shut`: something was sent after the peer had closed.
 const SENT_AFTER: u32 = 8;
+/// Bit of `Side::shut`, beside [`SHUT_WRITE`]: our FIN is to follow what a daemon is sending for us.
+pub(crate) const FIN_OWED: u32 = 16;
 
 /// Times a connection is left armed for another process before it is asked whether that is there.
 const LOOK: u32 = 64;
@@ -242,6 +244,12 @@ impl Link {
         crate::counters::one(crate::counters::Counter::poisoned);
         self.side.tx_state.store(tx::POISONED, Ordering::SeqCst);
         self.side.rx_state.store(rx::POISONED, Ordering::SeqCst);
+    }
+
+    /// Whether our sending side is shut and the kernel is still to be told, behind what a daemon is sending for us: whoever
+    /// looks at the connection does it.
+    pub(crate) fn owes_fin(&self) -> bool {
+        self.side.shut.load(Ordering::Relaxed) & FIN_OWED != 0
     }
 
     /// Whether it was found to be over for that.

@@ -77,10 +77,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0
         || side.rx_state.load(Ordering::Relaxed) == rx::ENDED
     {
-        // No doorbell reaches a thread inside the kernel's own receive: what the peer asks for
-        // is done before.
-        demote::comply(link, fd);
-        return Outcome::Kernel;
+        return by_kernel(link, fd, flags);
     }
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
     let is_peek = flags & libc::MSG_PEEK != 0;
@@ -143,15 +140,13 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
             Step::End => break Outcome::Done(done),
             Step::Again => {}
             Step::Kernel => {
-                // As at the top. A receiver that stops asks before it ends its own ring part, so
-                // whoever has seen that end sees the request too.
                 demote::comply(link, fd);
                 if done > 0
                     && let Step::Got(len) = from_kernel(link, fd, &mut cursor, u64::MAX, flags)
                 {
                     break Outcome::Done(done + len);
                 }
-                break Outcome::Kernel;
+                break by_kernel(link, fd, flags);
             }
             Step::Failed(errno) => break Outcome::Failed(errno),
             Step::Wait => {
@@ -179,6 +174,18 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         Outcome::Kernel if done > 0 => Outcome::Done(done),
         other => other,
     }
+}
+
+/// A receive is the kernel's, in which no doorbell reaches its thread: what the peer asks for is done before. A receiver that
+/// stops asks before it ends its own ring part, so whoever has seen that end sees the request too.
+fn by_kernel(link: &Link, fd: i32, flags: i32) -> Outcome {
+    demote::comply(link, fd);
+    if link.owes_fin()
+        && let Err(errno) = wait::while_fin_is_owed(link, fd, flags)
+    {
+        return Outcome::Failed(errno);
+    }
+    Outcome::Kernel
 }
 
 /// Reads from the kernel before a switch, while a doorbell may come at any time: only what was

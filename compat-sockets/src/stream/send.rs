@@ -26,7 +26,7 @@ const KERNEL_FLAGS: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPE
 pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
     let side = link.side;
-    if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 && carrier::sends_fin(link) {
+    if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 && fin_comes_later(link) {
         // What the kernel says once it has sent our FIN, which may be on its way to it.
         return Outcome::Failed(libc::EPIPE);
     }
@@ -99,6 +99,11 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         // The rest of a call that began in the ring.
         _ => Outcome::Done(done + finish(fd, &mut cursor, flags)),
     }
+}
+
+/// Whether the kernel is still to be told of our end.
+fn fin_comes_later(link: &Link) -> bool {
+    carrier::sends_fin(link) || link.owes_fin()
 }
 
 /// Makes a real send on a socket whose direction has not switched. It is counted, so that the switch waits for it; if the
@@ -447,7 +452,7 @@ pub(crate) fn send_in_place(
 ) -> InPlace {
     let side = link.side;
     if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
-        if carrier::sends_fin(link) {
+        if fin_comes_later(link) {
             return InPlace::Read(Err(libc::EPIPE));
         }
         return InPlace::Kernel;

@@ -95,8 +95,8 @@ fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
 }
 
 /// Whether a receive may find something now that it did not find before: the ring, or a switch.
-fn something_new(link: &Link) -> bool {
-    if demote::is_urgent(link) {
+fn something_new(link: &Link, fd: i32) -> bool {
+    if demote::is_urgent(link, fd) {
         return true;
     }
     match link.side.rx_state.load(Ordering::Relaxed) {
@@ -142,7 +142,7 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32, waited: &mut Waited) ->
 fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
     if recv::is_eager(link) {
         link.arm_data();
-        if something_new(link) {
+        if something_new(link, fd) {
             return Ok(Wake::Look);
         }
     }
@@ -153,20 +153,60 @@ fn sleep(link: &Link, fd: i32, waited: &mut Waited) -> Result<Wake, i32> {
     let Some(parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
     let asleep = link.asleep(fd);
     link.arm_data();
-    let result = if something_new(link) {
+    // Nobody rings when a daemon has done that sends in front of our end.
+    let slice = link.owes_fin().then_some(SLICE_NS);
+    let result = if something_new(link, fd) {
         Ok(1)
     } else {
         counters::one(Counter::sleeps);
         let left = waited.left_to_receive(fd);
-        waited.during(|| peek(link, fd, left))
+        let at_most = slice.map_or(left, |slice| Some(left.map_or(slice, |left| left.min(slice))));
+        waited.during(|| peek(link, fd, at_most))
     };
     drop(asleep);
     let Some(fd) = parked::number_now(link, fd) else { return Err(libc::EBADF) };
     drop(parked);
+    if slice.is_some() && goes_on(fd, result, waited) {
+        demote::comply(link, fd);
+        return Ok(Wake::Look);
+    }
     if result == Err(libc::EAGAIN) && raw::is_nonblocking(fd) {
         link.sock.nonblocking.store(1, Ordering::Relaxed);
     }
     answer(link, fd, result)
+}
+
+/// Before a receive that is the kernel's, while our end is owed ([`Link::owes_fin`]): nobody rings when it may be sent. Waits as
+/// long as the receive would.
+#[cold]
+pub(super) fn while_fin_is_owed(link: &Link, fd: i32, flags: i32) -> Result<(), i32> {
+    let mut waited = Waited::default();
+    let waits_not = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
+    while link.owes_fin() && flags & waits_not == 0 && !raw::is_nonblocking(fd) {
+        let left = waited.left_to_receive(fd).map_or(SLICE_NS, |left| left.min(SLICE_NS));
+        match waited.during(|| peek(link, fd, Some(left))) {
+            result @ Err(_) if goes_on(fd, result, &waited) => demote::comply(link, fd),
+            Err(errno @ (libc::EAGAIN | libc::EINTR)) => return Err(errno),
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a sleep in slices, which ended so, is to go on.
+fn goes_on(fd: i32, result: raw::Result<usize>, waited: &Waited) -> bool {
+    let has_time = || {
+        let limit = time_limit(fd, libc::SO_RCVTIMEO);
+        !raw::is_nonblocking(fd) && limit.is_none_or(|limit| waited.left_of(limit) > 0)
+    };
+    match result {
+        Err(libc::EAGAIN) => has_time(),
+        // The kernel would restart the receive.
+        Err(libc::EINTR) => {
+            time_limit(fd, libc::SO_RCVTIMEO).is_none() && !raw::some_handler_interrupts()
+        }
+        _ => false,
+    }
 }
 
 /// Sleeps until there is a byte, an end or an error in the kernel's queue, and no longer than what is `left`, if that is less than what
@@ -201,7 +241,7 @@ fn peek(link: &Link, fd: i32, left: Option<u64>) -> raw::Result<usize> {
 /// What the kernel's answer to a peek means.
 fn answer(link: &Link, fd: i32, result: raw::Result<usize>) -> Result<Wake, i32> {
     // What was published before the kernel's news goes first.
-    let first = something_new(link);
+    let first = something_new(link, fd);
     match result {
         Err(libc::ECONNRESET) if link.reset_means_end() => {
             Ok(if first { Wake::Look } else { Wake::End })

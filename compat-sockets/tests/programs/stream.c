@@ -27,6 +27,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
@@ -1930,6 +1931,164 @@ static void lies(void) {
     printf("%d lies told, busy after %d\n", LIES, busy);
 }
 
+/* ---- what goes back to TCP and is not read there ---- */
+
+enum step { FILLED, HELD, DONE };
+
+static void step_name(char name[static 300], enum step step, int turn) {
+    snprintf(name, 300, "%s.%d.%d", portfile, step, turn);
+}
+
+/* Tells the other end, by another way than the connection. */
+static void mark(enum step step, int turn) {
+    char name[300];
+    step_name(name, step, turn);
+    int file = open(name, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    CHECK(file >= 0 && close(file) == 0);
+}
+
+static void await(enum step step, int turn) {
+    char name[300];
+    step_name(name, step, turn);
+    while (access(name, F_OK) != 0)
+        poll(NULL, 0, 2);
+}
+
+/* More than a small send buffer takes, and less than a ring, is sent before the buffer is small. */
+enum { LEFT = 200000 };
+
+static int fill_and_shrink(int turn) {
+    static char bytes[LEFT];
+    int fd = join(), small = 1;
+    warm_up(fd);
+    send_all(fd, bytes, sizeof bytes);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small) == 0);
+    mark(FILLED, turn);
+    await(HELD, turn);
+    return fd;
+}
+
+/* The socket goes to a program without the library as its standard input and output, in a child. */
+static pid_t hold(int fd, int turn, const char *script) {
+    await(FILLED, turn);
+    pid_t child = fork();
+    if (child == 0) {
+        char go[300];
+        step_name(go, DONE, turn);
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        CHECK(dup2(fd, 0) == 0 && dup2(fd, 1) == 1);
+        mark(HELD, turn);
+        execl("/bin/sh", "sh", "-c", script, "sh", go, (char *)NULL);
+        _exit(99);
+    }
+    CHECK(child > 0);
+    return child;
+}
+
+/* An end that follows what the new holder reads only later holds up nobody, and comes. */
+static void ends_behind_a_pump(void) {
+    enum { TURNS = 3 };
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (!server) {
+            int fd = join(), status;
+            warm_up(fd);
+            pid_t child = hold(fd, turn, "while [ ! -e $1 ]; do sleep 0.02; done; exec wc -c");
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+            close(fd);
+            continue;
+        }
+        int fd = fill_and_shrink(turn), set = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLIN};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+        CHECK(shutdown(fd, SHUT_WR) == 0);
+        CHECK(send(fd, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE);
+        /* Only now is anything read there, all of it and the end, before there is an answer. */
+        mark(DONE, turn);
+        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        if (turn == 1)
+            CHECK(poll(&entry, 1, -1) == 1);
+        else if (turn == 2)
+            CHECK(epoll_wait(set, &event, 1, -1) == 1);
+        char answer[100] = "";
+        ssize_t got;
+        size_t len = 0;
+        while ((got = recv(fd, answer + len, sizeof answer - 1 - len, 0)) > 0)
+            len += (size_t)got;
+        CHECK(got == 0);
+        printf("%d bytes and the end: %s", LEFT, answer);
+        close(set);
+        close(fd);
+    }
+}
+
+/* A peer that wants what is in the ring back by TCP, and reads nothing there, holds up nobody; nor does one that says somebody
+ * was at it. */
+static void held_up(void) {
+    enum { BACK, REFUSED, HOLDER, PUMP, TURNS };
+    static const struct lie requests[] = {[BACK] = {"back", SIDE + 8, SET32, 2},
+                                          [REFUSED] = {"refused", SIDE + 8, SET32, 3},
+                                          [PUMP] = {"pump", SIDE + 8, SET32, 5}};
+    uint64_t *pumper = mmap(NULL, sizeof *pumper, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(pumper != MAP_FAILED);
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (!server) {
+            int status;
+            pid_t liar = fork();
+            if (liar == 0) {
+                int fd = join();
+                warm_up(fd);
+                size_t len = 0;
+                unsigned char *start = own_segment(&len);
+                if (turn == HOLDER) {
+                    hold(fd, turn, "exec sleep 1000");
+                    await(HELD, turn);
+                    for (int which = 0; which < 2 && start != NULL && *pumper == 0; which++)
+                        memcpy(pumper, start + DIRECTION + which * APART + 48, sizeof *pumper);
+                } else {
+                    await(FILLED, turn);
+                    struct lie number = {"pumper", DIRECTION + 48, SET64, *pumper};
+                    tell_lie(fd, &number);
+                    tell_lie(fd, &requests[turn]);
+                    mark(HELD, turn);
+                }
+                for (;;)
+                    pause();
+            }
+            await(DONE, turn);
+            kill(liar, SIGKILL);
+            CHECK(waitpid(liar, &status, 0) == liar);
+            continue;
+        }
+        int fd = fill_and_shrink(turn);
+        char byte;
+        switch (turn) {
+        case BACK:
+        case REFUSED:
+            for (int i = 0; i < 100; i++) {
+                struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
+                send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+                recv(fd, &byte, 1, MSG_DONTWAIT);
+                CHECK(poll(&entry, 1, 0) >= 0);
+            }
+            break;
+        case HOLDER:
+            CHECK(shutdown(fd, SHUT_WR) == 0);
+            CHECK(send(fd, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE);
+            CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+            break;
+        case PUMP: {
+            int zero = dup(0);
+            CHECK(zero >= 0 && dup2(fd, 0) == 0 && dup2(zero, 0) == 0);
+            close(zero);
+            break;
+        }
+        }
+        mark(DONE, turn);
+        printf("goes on\n");
+        close(fd);
+    }
+}
+
 /* Short downloads, each by a connection of its own, then a long one. None is over before the daemon could answer. */
 static void downloads(void) {
     enum { SHORT = 2 << 20, LONG = 96 << 20, COUNT = 40 };
@@ -2187,7 +2346,9 @@ int main(int count, char **arguments) {
                  {"scribble", scribble},
                  {"scribble_uncounted", scribble_uncounted},
                  {"scribble_beside", scribble_beside},
-                 {"lies", lies}};
+                 {"lies", lies},
+                 {"ends_behind_a_pump", ends_behind_a_pump},
+                 {"held_up", held_up}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (strcmp(name, plain[i].name) == 0) {
             plain[i].run();
