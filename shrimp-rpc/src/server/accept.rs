@@ -8,6 +8,7 @@
 //! Which process of which node knocks is the word of the daemons. Its buffer is imported from that very process,
 //! so nobody knocks for another.
 
+use super::budget::{Account, Charge};
 use super::leaving::{Calls, FEW};
 use super::slot::Slot;
 use super::{Program, Shared};
@@ -15,7 +16,7 @@ use crate::error::TransportError;
 use crate::layout::{self, Answer};
 use crate::peer_buffer::PeerBuffer;
 use crate::process::{count, export_for};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use vmmc::PeerInfo;
 
@@ -129,10 +130,6 @@ fn consider(
     if shared.slots().contains_key(&knock.key()) {
         return Ok(Err(Answer::Failed));
     }
-    if let Some((answer, max)) = too_many(shared, knock) {
-        replies.put32(layout::BIND_HIGHEST, limit(max))?;
-        return Ok(Err(answer));
-    }
     let number = word(layout::BIND_PROGRAM);
     let version = word(layout::BIND_PROGRAM_VERSION);
     let of_number = || shared.programs.iter().filter(|it| it.number == number);
@@ -168,6 +165,45 @@ fn too_many(shared: &Shared, knock: &Knock) -> Option<(Answer, usize)> {
     full.then_some((Answer::TooManyOfProcess, settings.bindings_each))
 }
 
+/// What a binding is made of, but for the client's buffer.
+struct Parts {
+    account: Arc<Account>,
+    /// Of a client on another node we keep its buffer's image.
+    image: Option<Charge>,
+    calls: Calls,
+    /// Number of the buffer for its calls.
+    number: u32,
+}
+
+/// Why no binding is made.
+struct Refusal {
+    answer: Answer,
+    /// How many are allowed, where that is why.
+    max: Option<usize>,
+    error: Option<TransportError>,
+}
+
+impl From<Answer> for Refusal {
+    fn from(answer: Answer) -> Refusal {
+        Refusal { answer, max: None, error: None }
+    }
+}
+
+/// Makes what is ours of a binding. Asks nobody but the daemon.
+fn prepare(shared: &Shared, knock: &Knock, theirs: usize, ours: usize) -> Result<Parts, Refusal> {
+    if let Some((answer, max)) = too_many(shared, knock) {
+        return Err(Refusal { max: Some(max), ..answer.into() });
+    }
+    let account = shared.budget.account(knock.process());
+    let image = knock.node.as_ref().map(|_| account.take(theirs));
+    let image = image.transpose().map_err(|_| Answer::NoRoom)?;
+    let who = (knock.peer, knock.node.is_some());
+    let (number, calls) = export_for(&shared.node, ours, who, |_| Ok(()), |builder| builder)
+        .map_err(|error| Refusal { error: Some(error), ..Answer::Failed.into() })?;
+    let calls = Calls::new(calls, knock.process(), shared.tasks.clone());
+    Ok(Parts { account, image, calls, number })
+}
+
 fn open(
     shared: &Arc<Shared>,
     knock: &Knock,
@@ -175,36 +211,47 @@ fn open(
     program: usize,
     len: usize,
 ) -> Result<(), TransportError> {
-    let account = shared.budget.account(knock.process());
-    // Of a client on another node we keep its buffer's image.
-    let image = match knock.node.as_ref().map(|_| account.take(replies.len())).transpose() {
-        Ok(image) => image,
-        Err(_) => return reply(&replies, Answer::NoRoom, 0),
-    };
-    let made = export_for(
-        &shared.node,
-        len,
-        (knock.peer, knock.node.is_some()),
-        |_| Ok(()),
-        |builder| builder,
-    );
-    let (number, calls) = match made {
-        Ok(made) => made,
-        Err(error) => {
-            reply(&replies, Answer::Failed, 0)?;
-            return Err(error);
+    // Clients of several nodes are admitted at a time. To answer one may take long, and waits for this to be over.
+    let admission = shared.admission.lock().unwrap_or_else(PoisonError::into_inner);
+    let Parts { account, image, calls, number } = match prepare(shared, knock, replies.len(), len) {
+        Ok(parts) => parts,
+        Err(Refusal { answer, max, error }) => {
+            drop(admission);
+            if let Some(max) = max {
+                replies.put32(layout::BIND_HIGHEST, limit(max))?;
+            }
+            reply(&replies, answer, 0)?;
+            return error.map_or(Ok(()), Err);
         }
     };
-    let calls = Calls::new(calls, knock.process(), shared.tasks.clone());
     let call_max = shared.settings.call_max;
     let buffers = (calls, replies, image);
     let of_server = (&shared.node, &shared.reactor);
     let slot = Slot::new(of_server, buffers, knock.peer, program, account, call_max);
     let slot = Arc::new(slot);
-    shared.slots().insert(knock.key(), slot.clone());
-    shared.add_fresh(slot.clone());
+    let is_in = insert(shared, knock, &slot);
+    drop(admission);
+    if !is_in {
+        return slot.answer(Answer::Ending, 0);
+    }
     shared.node.counters().add(count::ACCEPTED, 1);
     slot.answer(Answer::Bound, number)
+}
+
+/// Makes a binding one of the server's, unless that is ending and drops all it has.
+fn insert(shared: &Shared, knock: &Knock, slot: &Arc<Slot>) -> bool {
+    let mut slots = shared.slots();
+    if shared.is_stopping() {
+        return false;
+    }
+    slots.insert(knock.key(), slot.clone());
+    drop(slots);
+    shared.add_fresh(slot.clone());
+    // Its end may have come before there was anything to forget.
+    if slot.reply_buffer().import().check_open().is_err() {
+        shared.tasks.push_end(knock.key());
+    }
+    true
 }
 
 fn reply(replies: &PeerBuffer, answer: Answer, export: u32) -> Result<(), TransportError> {

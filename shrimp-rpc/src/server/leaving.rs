@@ -5,8 +5,8 @@
 //! the buffer to the acceptor, which begins the withdrawal, and finishes it when it may, between its other tasks. What is not
 //! finished is limited: a process that has as many buffers on their way out as it may have bindings gets no others meanwhile.
 
-use super::Tasks;
 use super::accept::Process;
+use super::tasks::Tasks;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::mem::View;

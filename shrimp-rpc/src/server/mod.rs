@@ -9,6 +9,7 @@ mod left;
 mod poll;
 mod post;
 mod slot;
+mod tasks;
 mod work;
 
 pub use call::{
@@ -21,18 +22,16 @@ use crate::error::{DispatchError, ServeError, TransportError};
 use crate::layout;
 use crate::process;
 use crate::reactor::Reactor;
-use accept::{Key, Knock, Process};
+use accept::{Key, Knock};
 use budget::Budget;
-use leaving::Leaving;
 use left::Left;
 use poll::Poll;
 use post::Post;
 use slot::Slot;
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use tasks::{Task, Tasks, accept_tasks};
 use vmmc::sync::{AtomicBool, Ordering};
 use vmmc::{Event, Export, Grant, Node, Region, Rights, Token, Who};
 
@@ -206,6 +205,7 @@ impl ServerBuilder {
             settings: self.settings,
             stop: AtomicBool::new(false),
             slots: Mutex::default(),
+            admission: Mutex::default(),
             left: Left::default(),
             fresh: Mutex::default(),
             changed: AtomicBool::new(false),
@@ -243,7 +243,7 @@ fn open_door(
                 if notification.from_elsewhere && node.is_none() {
                     return;
                 }
-                shared.tasks.push_knock(Knock { node, peer: notification.from, number });
+                tasks::push_knock(&shared, Knock { node, peer: notification.from, number });
             }
         },
     );
@@ -269,6 +269,8 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     tasks: Arc<Tasks>,
     slots: Mutex<HashMap<Key, Arc<Slot>>>,
+    /// Held from the look whether a further binding may be until it is one.
+    admission: Mutex<()>,
     left: Left,
     /// Slots that the poller does not know yet.
     fresh: Mutex<Vec<Arc<Slot>>>,
@@ -326,165 +328,6 @@ impl Shared {
     fn note_change(&self) {
         self.changed.store(true, Ordering::Release);
         self.node.wake_waiters();
-    }
-}
-
-/// Work for the acceptor.
-///
-/// Knocks are as many as clients like: of each process so many wait, as many again are told that they are too many, and
-/// further ones are not heard. No honest process has more under way than it may have bindings.
-#[derive(Debug)]
-struct Tasks {
-    queue: Mutex<Queue>,
-    more: Condvar,
-    knocks_each: usize,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    /// Ends, what is to be withdrawn, the stop: no client holds them up, and they come before all knocks.
-    tasks: VecDeque<Task>,
-    /// Clients at the door: to answer one of another node may take as long as that node.
-    at_door: VecDeque<Task>,
-    /// How many there are, by process; of those that have any.
-    knocks: HashMap<Process, usize>,
-    /// Buffers that are not withdrawn yet, by process; of those that have any.
-    gone: HashMap<Process, usize>,
-    /// The acceptor takes nothing any more.
-    closed: bool,
-}
-
-#[derive(Debug)]
-enum Task {
-    Admit(Knock),
-    /// One too many.
-    TurnAway(Knock),
-    Forget(Key),
-    /// The buffer of a binding that nobody holds any more.
-    Withdraw(Process, Export),
-    /// The other threads have ended, and so does the acceptor once nothing is left.
-    Stop,
-}
-
-impl Tasks {
-    fn new(knocks_each: usize) -> Tasks {
-        Tasks { queue: Mutex::default(), more: Condvar::new(), knocks_each: knocks_each.max(1) }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, task: Task) {
-        self.queue().tasks.push_back(task);
-        self.more.notify_one();
-    }
-
-    fn push_knock(&self, knock: Knock) {
-        let mut queue = self.queue();
-        let waiting = queue.knocks.entry(knock.process()).or_default();
-        let task = match *waiting {
-            few if few < self.knocks_each => Task::Admit(knock),
-            many if many < self.knocks_each.saturating_mul(2) => Task::TurnAway(knock),
-            _ => return,
-        };
-        *waiting += 1;
-        queue.at_door.push_back(task);
-        drop(queue);
-        self.more.notify_one();
-    }
-
-    fn push_end(&self, key: Key) {
-        self.push(Task::Forget(key));
-    }
-
-    /// A buffer of that process is to be withdrawn. After the acceptor's end that is done here, and blocks.
-    fn push_gone(&self, process: Process, export: Export) {
-        let mut queue = self.queue();
-        if queue.closed {
-            drop(queue);
-            drop(export);
-            return;
-        }
-        *queue.gone.entry(process.clone()).or_default() += 1;
-        queue.tasks.push_back(Task::Withdraw(process, export));
-        drop(queue);
-        self.more.notify_one();
-    }
-
-    /// One of them is withdrawn.
-    fn forget_gone(&self, process: &Process) {
-        count_down(&mut self.queue().gone, process.clone());
-    }
-
-    /// How many are not withdrawn yet, and how many of them are of that process.
-    fn gone(&self, process: &Process) -> (usize, usize) {
-        let gone = &self.queue().gone;
-        (gone.values().sum(), gone.get(process).copied().unwrap_or(0))
-    }
-
-    /// The next one; `None`: none came for so long.
-    fn next(&self, patience: Option<Duration>) -> Option<Task> {
-        let mut queue = self.queue();
-        let mut late = false;
-        loop {
-            if let Some(task) = queue.tasks.pop_front().or_else(|| queue.at_door.pop_front()) {
-                if let Task::Admit(knock) | Task::TurnAway(knock) = &task {
-                    count_down(&mut queue.knocks, knock.process());
-                }
-                return Some(task);
-            }
-            match patience {
-                _ if late => return None,
-                None => queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner),
-                Some(patience) => {
-                    let waited = self.more.wait_timeout(queue, patience);
-                    let (again, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                    (queue, late) = (again, timeout.timed_out());
-                }
-            }
-        }
-    }
-
-    /// Takes nothing any more, if nothing is there.
-    fn close(&self) -> bool {
-        let mut queue = self.queue();
-        queue.closed |= queue.tasks.is_empty() && queue.at_door.is_empty();
-        queue.closed
-    }
-}
-
-fn count_down(counts: &mut HashMap<Process, usize>, process: Process) {
-    if let Entry::Occupied(mut count) = counts.entry(process) {
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
-    }
-}
-
-fn accept_tasks(shared: &Arc<Shared>) {
-    let tasks = &*shared.tasks;
-    let mut leaving = Leaving::new();
-    let mut stopped = false;
-    while !(stopped && leaving.is_empty() && tasks.close()) {
-        let patience = (stopped || !leaving.is_empty()).then_some(leaving::LOOK);
-        let task = tasks.next(patience);
-        leaving.look(tasks);
-        let Some(task) = task else { continue };
-        match task {
-            // The door has ended, and so they find out.
-            Task::Admit(_) | Task::TurnAway(_) if stopped => {}
-            // What fails here concerns one client, which waits in vain.
-            Task::Admit(knock) => drop(accept::admit(shared, &knock)),
-            Task::TurnAway(knock) => drop(accept::turn_away(shared, &knock)), // as above
-            Task::Forget(key) => accept::forget(shared, &key),
-            Task::Withdraw(process, export) => leaving.begin(process, export, tasks),
-            Task::Stop => {
-                shared.end_all();
-                stopped = true;
-            }
-        }
     }
 }
 
@@ -586,48 +429,5 @@ fn end(shared: &Shared, threads: Vec<JoinHandle<()>>) {
     shared.tasks.push(Task::Stop);
     if let Some(acceptor) = acceptor {
         let _ = acceptor.join();
-    }
-}
-
-#[cfg(all(test, not(vmmc_loom)))]
-mod tests {
-    use super::*;
-    use vmmc::PeerInfo;
-    use vmmc::id::ClientId;
-
-    /// What waits is bounded for each process, however many connections it has, and not for all together.
-    #[test]
-    fn a_process_that_knocks_without_end_fills_its_own_part_of_the_queue() {
-        let tasks = Tasks::new(3);
-        let knock = |client: u64, pid, number| {
-            let peer = PeerInfo { client: ClientId(client), pid, uid: 1, gid: 1 };
-            tasks.push_knock(Knock { node: None, peer, number });
-        };
-        let heard = || match tasks.next(None).unwrap() {
-            Task::Admit(knock) => (knock.peer.pid, knock.number, true),
-            Task::TurnAway(knock) => (knock.peer.pid, knock.number, false),
-            other => panic!("{other:?}"),
-        };
-        (0..100).for_each(|number| knock(u64::from(number) % 7, 1, number));
-        knock(50, 2, 100);
-        assert_eq!([heard(), heard()], [(1, 0, true), (1, 1, true)]);
-        // As many as were heard may follow.
-        (200..300).for_each(|number| knock(3, 1, number));
-        assert_eq!(heard(), (1, 2, true));
-        assert_eq!([3, 4, 5].map(|_| heard()), [3, 4, 5].map(|number| (1, number, false)));
-        assert_eq!(heard(), (2, 100, true));
-        assert_eq!([heard(), heard()], [(1, 200, false), (1, 201, false)]);
-        knock(3, 1, 300);
-        assert_eq!(heard(), (1, 300, true));
-        // To answer a knock may take long: what waits for nobody comes first.
-        knock(3, 1, 301);
-        tasks.push_end((None, 3, 7));
-        tasks.push(Task::Stop);
-        assert!(matches!(tasks.next(None), Some(Task::Forget((None, 3, 7)))));
-        assert!(matches!(tasks.next(None), Some(Task::Stop)) && !tasks.close());
-        assert_eq!(heard(), (1, 301, true));
-        assert!(tasks.close());
-        let queue = tasks.queue();
-        assert!(queue.tasks.is_empty() && queue.knocks.is_empty(), "{queue:?}");
     }
 }
