@@ -12,7 +12,7 @@
 use crate::fd_table::{self, Known};
 use crate::few::Few;
 use crate::side::tx;
-use crate::sock::{Link, Using, state};
+use crate::sock::{EarlyWait, Link, Using, state};
 use crate::stream::give_way::{Gave, Yields};
 use crate::stream::readiness::{Readiness, readiness};
 use crate::stream::spin::Lesson;
@@ -65,24 +65,28 @@ static SPINS: Lesson = Lesson::new();
 /// How they give way before they sleep.
 static YIELDS: Yields = Yields::new();
 
-/// Whether any of the descriptors needs more than the C library's function.
-pub(crate) fn concerns(fds: impl Iterator<Item = i32>) -> bool {
-    let mut active = false;
+/// Whether any of the descriptors needs more than the C library's function. `waits`: the call may wait, so that a socket which
+/// has no segment may get one meanwhile, by another thread.
+pub(crate) fn concerns(fds: impl Iterator<Item = i32>, waits: bool) -> bool {
+    let early = waits && !real::has_one_thread();
+    let mut is_concerned = false;
     for fd in fds {
         match fd_table::get(fd) {
             Known::Sock(sock) => {
-                sock.watched.store(1, Ordering::Relaxed);
-                active |= sock.state.load(Ordering::Relaxed) == state::ACTIVE;
+                sock.is_to_be_watched();
+                let state = sock.state.load(Ordering::Relaxed);
+                is_concerned |= state == state::ACTIVE
+                    || early && matches!(state, state::CANDIDATE | state::PENDING);
             }
             // An epoll descriptor that is polled itself: its members must ring.
             Known::Epoll(set) => {
                 crate::epoll::nested(set);
-                active |= crate::epoll::has_rings(set);
+                is_concerned |= crate::epoll::has_rings(set);
             }
             Known::Nothing => {}
         }
     }
-    active
+    is_concerned
 }
 
 /// One descriptor of the call. Cancelled, too, the call is over.
@@ -104,17 +108,33 @@ impl Item {
 /// # Safety
 /// `mask` must be null or valid.
 pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
-    let mut asked: Few<pollfd, INLINE> = Few::new();
-    let mut items: Few<Item, INLINE_LINKS> = Few::new();
-    for (index, entry) in fds.iter().enumerate() {
-        asked.push(*entry);
-        if let Some(link) = fd_table::sock(entry.fd).and_then(|sock| sock.enter(entry.fd)) {
-            items.push(Item { using: Using(link), fd: entry.fd, index });
+    let started = if timeout.is_some_and(|timeout| timeout > 0) { raw::now_ns() } else { 0 };
+    let mut left = timeout;
+    loop {
+        let mut asked: Few<pollfd, INLINE> = Few::new();
+        let mut items: Few<Item, INLINE_LINKS> = Few::new();
+        let mut early: Few<EarlyWait, INLINE_LINKS> = Few::new();
+        for (index, entry) in fds.iter().enumerate() {
+            asked.push(*entry);
+            let Some(sock) = fd_table::sock(entry.fd) else { continue };
+            if left != Some(0)
+                && sock.may_upgrade()
+                && !sock.is_active()
+                && let Some(waits) = sock.waits_early(entry.fd)
+            {
+                early.push(waits);
+            } else if let Some(link) = sock.enter(entry.fd) {
+                items.push(Item { using: Using(link), fd: entry.fd, index });
+            }
         }
+        // SAFETY: passed on.
+        let result = unsafe { poll_loop(fds, asked.as_mut_slice(), items.as_slice(), left, mask) };
+        // What woke us may be a doorbell, and what is in its ring the kernel does not know.
+        if result < 0 || !early.as_slice().iter().any(EarlyWait::is_over) {
+            return result;
+        }
+        left = timeout.map(|timeout| timeout.saturating_sub(raw::now_ns().wrapping_sub(started)));
     }
-    let items = items.as_slice();
-    // SAFETY: passed on.
-    unsafe { poll_loop(fds, asked.as_mut_slice(), items, timeout, mask) }
 }
 
 fn entry_at(fds: &[pollfd], item: &Item) -> pollfd {

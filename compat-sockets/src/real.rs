@@ -50,6 +50,17 @@ impl Real {
     }
 }
 
+/// glibc's own note whether there is one thread, from 2.32 on.
+static ONE_THREAD: Real = Real::new("__libc_single_threaded\0");
+
+/// Whether this process certainly has no thread but the caller.
+#[inline]
+pub(crate) fn has_one_thread() -> bool {
+    let note = ONE_THREAD.pointer.load(Ordering::Relaxed).cast::<std::ffi::c_char>();
+    // SAFETY: a variable of the C library's, which stays; threads come only by a call of this one, if it is the only one.
+    !note.is_null() && unsafe { note.read_volatile() } != 0
+}
+
 /// Sets `errno`.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the address of this thread's errno is always valid.
@@ -75,6 +86,7 @@ macro_rules! real {
         /// Resolves every function.
         pub(crate) fn resolve_all() {
             $(TABLE.$name.get();)*
+            ONE_THREAD.get();
         }
 
         $(

@@ -60,8 +60,8 @@ impl Sets<'_> {
     }
 
     /// Whether any member needs more than the C library's function.
-    pub(crate) fn concerns(&self, count: usize) -> bool {
-        poll::concerns(self.members(count))
+    pub(crate) fn concerns(&self, count: usize, waits: bool) -> bool {
+        poll::concerns(self.members(count), waits)
     }
 
     /// Waits, and leaves in the sets what is ready. As select(2): the number of bits, or -1 with

@@ -79,8 +79,9 @@ pub(crate) struct Sock {
     pub(crate) nonblocking: AtomicU32,
     /// How its waits spin.
     pub(crate) spins: Lesson,
-    /// Whether a hooked poll, select or epoll has watched it.
-    pub(crate) watched: AtomicU32,
+    /// [`WATCHED`], and so many times [`EARLY`] as threads wait for it in a poll or select of the C library that began before it
+    /// had a segment: they rely on doorbells, and nobody else counts them.
+    watch: AtomicU32,
 
     /// Table entries that point here.
     refs: AtomicU32,
@@ -132,6 +133,32 @@ pub(crate) struct Link {
 /// Bit of `Sock::shape`.
 const SECOND: u32 = 1;
 
+/// Bit of `Sock::watch`: a hooked poll, select or epoll has watched it.
+const WATCHED: u32 = 1;
+/// One thread, in `Sock::watch`.
+const EARLY: u32 = 2;
+
+/// A thread in a poll or select of the C library's for a socket that may get its segment meanwhile. One that is cancelled there
+/// unwinds, and waits no longer.
+#[derive(Debug)]
+pub(crate) struct EarlyWait(&'static Sock);
+
+impl EarlyWait {
+    /// Whether it has its segment by now.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_active()
+    }
+}
+
+impl Drop for EarlyWait {
+    fn drop(&mut self) {
+        self.0.watch.fetch_sub(EARLY, Ordering::SeqCst);
+        if self.0.state.load(Ordering::SeqCst) == state::CLOSING {
+            self.0.reclaim_if_idle();
+        }
+    }
+}
+
 /// Data calls that moved something at which a connection is offered to the daemon for the first time.
 ///
 /// An offer costs both ends what some tens of calls over TCP cost more than over a ring, most where
@@ -147,7 +174,7 @@ impl Sock {
             &sock.plain_rx,
             &sock.plain_tx,
             &sock.ready,
-            &sock.watched,
+            &sock.watch,
             &sock.calls,
             &sock.bytes,
             &sock.tries,
@@ -335,6 +362,35 @@ impl Sock {
         self.family.store(family, Ordering::Release);
     }
 
+    /// A hooked poll, select or epoll watches it.
+    #[inline]
+    pub(crate) fn is_to_be_watched(&self) {
+        if !self.is_watched() {
+            self.watch.fetch_or(WATCHED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one has watched it.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watch.load(Ordering::Relaxed) & WATCHED != 0
+    }
+
+    /// Whether a thread waits for it in a poll or select of the C library's, which nobody can end but a doorbell.
+    #[inline]
+    pub(crate) fn has_early_waiter(&self) -> bool {
+        self.watch.load(Ordering::SeqCst) >= EARLY
+    }
+
+    /// Counts in a thread that is about to wait so; `None`, and not counted, if it has its segment, or cannot get one.
+    pub(crate) fn waits_early(&'static self, fd: i32) -> Option<EarlyWait> {
+        let counted = EarlyWait(self);
+        // PAIRS(early): with the store of ACTIVE in `Sock::activate`.
+        self.watch.fetch_add(EARLY, Ordering::SeqCst);
+        let state = self.state.load(Ordering::SeqCst);
+        (matches!(state, state::CANDIDATE | state::PENDING) && self.is_at(fd)).then_some(counted)
+    }
+
     /// Whether it has a segment.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
@@ -385,13 +441,15 @@ impl Sock {
         self.plain_rx.store(0, Ordering::Relaxed);
         self.plain_tx.store(0, Ordering::Relaxed);
         self.parked.store(0, Ordering::Relaxed);
+        self.watch.fetch_and(WATCHED, Ordering::Relaxed);
     }
 
     #[cold]
     fn reclaim_if_idle(&'static self) {
         let busy = [&self.users, &self.owned, &self.plain_rx, &self.plain_tx]
             .iter()
-            .any(|count| count.load(Ordering::SeqCst) != 0);
+            .any(|count| count.load(Ordering::SeqCst) != 0)
+            || self.has_early_waiter();
         if busy
             || self
                 .state

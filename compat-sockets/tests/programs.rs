@@ -368,6 +368,15 @@ fn each_lie_spoils_the_liars_connection_alone() {
     assert!(refused(&counters), "{counters:?}");
 }
 
+/// A thread waits in `poll` or `select` since before the connection got its ring, and another one polls it for room: the first is
+/// rung all the same, and is not told of doorbells. (Python programs with a time limit, one thread for each way, stood still.)
+#[test]
+fn a_wait_that_began_before_the_upgrade_ends_when_there_is_something() {
+    for _ in 0..5 {
+        moved_bytes("early_wait");
+    }
+}
+
 /// `shutdown` does not wait for what a daemon sends in front of the end, and the end comes, whoever looks at the connection how.
 #[test]
 fn an_end_behind_what_goes_back_holds_up_nobody_and_comes() {

@@ -141,7 +141,7 @@ impl AsyncVmmcStream {
         stream.set_nonblocking(true)?;
         if let Some(sock) = fd_table::sock(stream.fd()) {
             // We arm by ourselves whenever somebody waits.
-            sock.watched.store(1, Ordering::Relaxed);
+            sock.is_to_be_watched();
         }
         let both = Interest::READABLE | Interest::WRITABLE;
         let room = watched(stream.try_clone()?, Interest::READABLE)?;

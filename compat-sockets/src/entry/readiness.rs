@@ -31,20 +31,24 @@ pub(super) unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, c
     }
 }
 
-/// The program's array, if some member of it is upgraded.
+/// The program's array, if some member of it is upgraded, or may be while the call waits.
 ///
 /// # Safety
 /// `fds` must be null or point to `count` entries.
-unsafe fn concerned<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+unsafe fn concerned<'a>(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: Option<u64>,
+) -> Option<&'a mut [pollfd]> {
     if fds.is_null() || count == 0 || !user_memory::can_write(fds, count as usize) {
         return None;
     }
     // SAFETY: the caller's word.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    poll::concerns(fds.iter().map(|entry| entry.fd)).then_some(fds)
+    poll::concerns(fds.iter().map(|entry| entry.fd), timeout != Some(0)).then_some(fds)
 }
 
-/// The program's sets and how many bits of them count, if some member is upgraded.
+/// The program's sets and how many bits of them count, if some member is upgraded, or may be while the call waits.
 ///
 /// # Safety
 /// As select(2); a set must be valid for `count` bits, as far as there can be descriptors.
@@ -53,6 +57,7 @@ unsafe fn concerned_sets<'a>(
     read: *mut fd_set,
     write: *mut fd_set,
     except: *mut fd_set,
+    waits: bool,
 ) -> Option<(Sets<'a>, usize)> {
     let count = usize::try_from(count).ok().filter(|&count| count > 0).and_then(select::bits)?;
     let words = count.div_ceil(64);
@@ -67,7 +72,7 @@ unsafe fn concerned_sets<'a>(
         })
     };
     let sets = Sets { read: words_of(read)?, write: words_of(write)?, except: words_of(except)? };
-    sets.concerns(count).then_some((sets, count))
+    sets.concerns(count, waits).then_some((sets, count))
 }
 
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
@@ -76,7 +81,7 @@ export! {
     /// poll(2).
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         // SAFETY: as above.
-        match unsafe { concerned(fds, count) } {
+        match unsafe { concerned(fds, count, milliseconds(timeout)) } {
             // SAFETY: no mask.
             Some(fds) => unsafe { crate::poll::poll(fds, milliseconds(timeout), std::ptr::null()) },
             // SAFETY: as above.
@@ -98,7 +103,7 @@ export! {
         // SAFETY: as above.
         if let Ok(timeout) = unsafe { nanoseconds(time) } {
             // SAFETY: as above.
-            if let Some(fds) = unsafe { concerned(fds, count) } {
+            if let Some(fds) = unsafe { concerned(fds, count, timeout) } {
                 // SAFETY: as above.
                 return unsafe { crate::poll::poll(fds, timeout, mask) };
             }
@@ -126,7 +131,9 @@ export! {
         let given = (!time.is_null()).then(|| unsafe { time.read() });
         let sane = given.is_none_or(|time| time.tv_sec >= 0 && time.tv_usec >= 0);
         // SAFETY: as above.
-        let concerned = if sane { unsafe { concerned_sets(count, read, write, except) } } else { None };
+        let waits = given.is_none_or(|time| (time.tv_sec, time.tv_usec) != (0, 0));
+        // SAFETY: as above.
+        let concerned = if sane { unsafe { concerned_sets(count, read, write, except, waits) } } else { None };
         let Some((mut three, bits)) = concerned else {
             // SAFETY: as above.
             return unsafe { real::select(count, read, write, except, time) };
@@ -155,7 +162,7 @@ export! {
         // SAFETY: as above.
         if let Ok(timeout) = unsafe { nanoseconds(time) } {
             // SAFETY: as above.
-            if let Some((mut three, bits)) = unsafe { concerned_sets(count, read, write, except) } {
+            if let Some((mut three, bits)) = unsafe { concerned_sets(count, read, write, except, timeout != Some(0)) } {
                 // SAFETY: as above.
                 return unsafe { three.wait(bits, timeout, mask) };
             }

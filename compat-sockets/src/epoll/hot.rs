@@ -144,6 +144,7 @@ impl Hot {
             && self.events & (ONCE | EXCLUSIVE) == 0
             && self.link.sock.epoll_refs.load(Ordering::Relaxed) == 1
             && self.link.sock.cold.load(Ordering::SeqCst) == 0
+            && !self.link.sock.has_early_waiter()
             && side.eager.load(Ordering::Relaxed) == 0
             && side.sharers.load(Ordering::Relaxed) == 1
             && side.rx_state.load(Ordering::Relaxed) == rx::RING

@@ -270,7 +270,7 @@ impl Members {
         };
         if let Some(sock) = sock {
             sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
-            sock.watched.store(1, Ordering::Relaxed);
+            sock.is_to_be_watched();
         }
         self.records.insert(fd, record);
         let slot = self.by_data.entry(event.u64).or_insert((0, fd));

@@ -208,6 +208,7 @@ fn is_relied_on(link: &Link) -> bool {
     link.side.rx_sleepers.load(Ordering::SeqCst) != 0
         || link.side.eager.load(Ordering::SeqCst) != 0
         || link.sock.cold.load(Ordering::SeqCst) != 0
+        || link.sock.has_early_waiter()
 }
 
 /// Throws doorbells away if there are many, after a sleep in a set: who is told of edges may take its data for ever

@@ -188,8 +188,11 @@ impl Link {
     /// A thread that counted itself in [`crate::side::Side::rx_sleepers`] has woken: no doorbell is
     /// wanted any more, unless others rely on one.
     pub(crate) fn wakes(&self, fd: i32) {
-        let relied_on =
-            || self.sock.cold.load(Ordering::SeqCst) != 0 || self.is_waited_for_elsewhere();
+        let relied_on = || {
+            self.sock.cold.load(Ordering::SeqCst) != 0
+                || self.sock.has_early_waiter()
+                || self.is_waited_for_elsewhere()
+        };
         if self.side.rx_sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }

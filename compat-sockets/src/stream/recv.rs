@@ -24,8 +24,8 @@ const PART: usize = 32 * 1024;
 #[inline]
 pub(super) fn is_eager(link: &Link) -> bool {
     link.is_waited_for_elsewhere()
-        || (link.sock.watched.load(Ordering::Relaxed) == 0
-            && link.sock.nonblocking.load(Ordering::Relaxed) != 0)
+        || link.sock.has_early_waiter()
+        || (!link.sock.is_watched() && link.sock.nonblocking.load(Ordering::Relaxed) != 0)
 }
 
 /// After a short read: arms if that is our duty. True when more has come meanwhile, which must

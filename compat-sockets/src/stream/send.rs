@@ -158,7 +158,7 @@ pub(crate) fn to_nobody(link: &Link) -> Outcome {
 pub(crate) fn refused(link: &Link, fd: i32) -> Refused {
     link.side.tx_refused.fetch_add(1, Ordering::SeqCst);
     // Whoever watches a descriptor that nobody was seen to watch does it where we cannot see it.
-    let by_kernel = epoll::refused(fd, link.sock) || link.sock.watched.load(Ordering::Relaxed) == 0;
+    let by_kernel = epoll::refused(fd, link.sock) || !link.sock.is_watched();
     // What a daemon carries ends its ring in its own time; members of sets are looked at by who waits there.
     let alone = !carrier::has(link.side) || link.sock.epoll_refs.load(Ordering::Relaxed) == 0;
     let leaves =

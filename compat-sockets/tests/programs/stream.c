@@ -2089,6 +2089,85 @@ static void held_up(void) {
     }
 }
 
+/* ---- a wait that begins before the upgrade ---- */
+
+enum { EARLY_LEN = 64, EARLY_MESSAGES = 400, EARLY_ANSWERS = 3 };
+enum early_way { BY_POLL, BY_SELECT, BY_POLL_OF_TWO, EARLY_WAYS };
+
+static struct early {
+    int fd, other;
+    enum early_way way;
+} early_of;
+
+/* One answer after the other, each waited for without end. What is said to be there is there. */
+static void *waits_early(void *unused) {
+    (void)unused;
+    int fd = early_of.fd;
+    for (int i = 0; i < EARLY_ANSWERS; i++) {
+        struct pollfd entries[2] = {{.fd = fd, .events = POLLIN}, {.fd = early_of.other, .events = POLLIN}};
+        fd_set reads;
+        char answer[7];
+        FD_ZERO(&reads);
+        FD_SET(fd, &reads);
+        if (early_of.way == BY_SELECT)
+            CHECK(select(fd + 1, &reads, NULL, NULL, NULL) == 1);
+        else
+            CHECK(poll(entries, early_of.way == BY_POLL_OF_TWO ? 2 : 1, -1) == 1);
+        CHECK(recv(fd, answer, sizeof answer, MSG_DONTWAIT) == sizeof answer);
+        CHECK(memcmp(answer, "answer.", sizeof answer) == 0);
+    }
+    return NULL;
+}
+
+/* A thread waits for answers since before the connection is upgraded, and another one sends, waiting for room. */
+static void early_wait(void) {
+    static char bytes[1 << 20];
+    for (enum early_way way = 0; way < EARLY_WAYS; way++) {
+        int fd = join();
+        size_t left = sizeof bytes;
+        if (server) {
+            for (int i = 0; i < EARLY_MESSAGES; i++) {
+                if (i == 33)
+                    poll(NULL, 0, 100); /* the other end is upgraded, and sees that this one is not yet */
+                recv_all(fd, bytes, EARLY_LEN);
+            }
+            poll(NULL, 0, 50); /* the ring is full meanwhile */
+            recv_all(fd, bytes, sizeof bytes);
+            for (int i = 0; i < EARLY_ANSWERS; i++) {
+                poll(NULL, 0, 20);
+                send_all(fd, "answer.", 7);
+            }
+            CHECK(recv(fd, bytes, 1, 0) == 0);
+            close(fd);
+            continue;
+        }
+        pthread_t thread;
+        int ends[2];
+        CHECK(pipe(ends) == 0);
+        early_of = (struct early){fd, ends[0], way};
+        CHECK(pthread_create(&thread, NULL, waits_early, NULL) == 0);
+        poll(NULL, 0, 50); /* it waits */
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+        for (int i = 0; i < EARLY_MESSAGES; i++) {
+            CHECK(poll(&room, 1, -1) == 1);
+            CHECK(send(fd, bytes, EARLY_LEN, MSG_DONTWAIT) == EARLY_LEN);
+            if (i < 60)
+                poll(NULL, 0, 1);
+        }
+        while (left > 0) {
+            CHECK(poll(&room, 1, -1) == 1);
+            ssize_t sent = send(fd, bytes, left < 30000 ? left : 30000, MSG_DONTWAIT);
+            CHECK(sent > 0 || (sent < 0 && errno == EAGAIN));
+            left -= sent > 0 ? (size_t)sent : 0;
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+        close(ends[0]);
+        close(ends[1]);
+        close(fd);
+    }
+    printf("%d answers each\n", EARLY_ANSWERS);
+}
+
 /* Short downloads, each by a connection of its own, then a long one. None is over before the daemon could answer. */
 static void downloads(void) {
     enum { SHORT = 2 << 20, LONG = 96 << 20, COUNT = 40 };
@@ -2348,7 +2427,8 @@ int main(int count, char **arguments) {
                  {"scribble_beside", scribble_beside},
                  {"lies", lies},
                  {"ends_behind_a_pump", ends_behind_a_pump},
-                 {"held_up", held_up}};
+                 {"held_up", held_up},
+                 {"early_wait", early_wait}};
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (strcmp(name, plain[i].name) == 0) {
             plain[i].run();
