@@ -120,7 +120,7 @@ operation_error! {
     #[derive(Clone, Copy, PartialEq, Eq)]
     RegionError {
         /// Zero, or more than an address space.
-        #[error("a region of {len} bytes cannot be; give at least 1 byte")]
+        #[error("a region of {len} bytes cannot be; give at least 1 byte, and less than there are addresses")]
         BadLength {
             /// The length asked for.
             len: usize,

@@ -21,7 +21,7 @@ use crate::error::UnblockError;
 use crate::export::{ExportInner, IncomingLink, Mode};
 use crate::id::{LinkId, PeerInfo};
 use crate::import::ImportInner;
-use crate::sync::{Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::transport::engine::Engine as _;
 use crate::transport::{Entry, Item};
 use std::collections::VecDeque;
@@ -97,6 +97,10 @@ struct Queued {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
+    /// Notifications that ever came to queues which the program fetches from.
+    to_fetch: AtomicU64,
+    /// How many they were when [`Inbox::has_more_to_fetch`] was asked last.
+    told_of: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -165,6 +169,7 @@ impl Inbox {
             Mode::Queue(queue) => {
                 link.queued.fetch_add(1, Ordering::Relaxed);
                 queue.lock().push_back((notification, link.clone()));
+                self.to_fetch.fetch_add(1, Ordering::SeqCst);
             }
             Mode::Handler(_) => {
                 link.queued.fetch_add(1, Ordering::Relaxed);
@@ -200,6 +205,12 @@ impl Inbox {
             Notification { from: import.peer.info, from_elsewhere, link: import.id(), event };
         let target = Target::Import(import.clone());
         self.state.lock().queue.push_back(Queued { target, notification });
+    }
+
+    /// Whether notifications have come to queues which the program fetches from, since this was asked last.
+    pub(crate) fn has_more_to_fetch(&self) -> bool {
+        let count = self.to_fetch.load(Ordering::SeqCst);
+        self.told_of.swap(count, Ordering::SeqCst) != count
     }
 
     /// Whether a dispatch now would run a handler.

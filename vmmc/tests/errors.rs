@@ -402,6 +402,8 @@ fn without_membarrier(_: &[String]) {
 fn regions_and_exports_say_what_is_wrong_with_their_length() {
     assert_eq!(Region::new(0).unwrap_err(), RegionError::BadLength { len: 0 });
     assert!(matches!(Region::new(usize::MAX), Err(RegionError::BadLength { .. })));
+    // Refused, and not tried: the kernel would end other processes.
+    assert!(matches!(Region::new(1 << 46), Err(RegionError::System { .. })));
     let daemon = Daemon::start_with(&["--max-export-bytes", "8192"], &[]);
     let node = daemon.node();
     let error = node.export(Region::new(8193).unwrap()).name("long").open().unwrap_err();

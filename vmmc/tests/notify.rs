@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vmmc::error::{FetchError, TrySendError, UnblockError, WaitDeliveredError, WaitError};
-use vmmc::{CloseReason, Event, Export, Import, Node, Notification, Region, Rights};
+use vmmc::{CloseReason, Event, Export, Import, Node, Notification, Region, Rights, Who};
 
 #[test]
 fn second_process() {
@@ -471,6 +471,27 @@ fn no_wake_up_through_the_descriptor_is_lost() {
             }
         }
     });
+}
+
+/// What comes to a queue between the last look at it and the arming is not slept on.
+#[test]
+fn no_wake_up_for_a_queue_is_lost() {
+    let daemon = Daemon::start();
+    let (node, sender) = (daemon.node(), daemon.node());
+    let export = node.export(Region::new(4096).unwrap()).name("fetched").queue();
+    let export = export.grant(Who::SameUser, Rights::all()).open().unwrap();
+    let import = import(&sender, "fetched");
+    export.wait_importers(1, PATIENCE).unwrap();
+    let take = || export.try_next_notification().unwrap();
+    for number in 1..=100u64 {
+        node.dispatch();
+        assert!(take().is_none());
+        import.send_with_notify(0, &number.to_ne_bytes()).unwrap();
+        assert!(!node.arm().unwrap(), "would sleep on number {number}");
+        node.dispatch();
+        assert!(take().is_some());
+        assert!(node.arm().unwrap(), "has taken all");
+    }
 }
 
 /// The handler thread runs them all, one at a time, and stops when told.

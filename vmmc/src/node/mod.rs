@@ -342,8 +342,8 @@ impl Node {
         self.inner.local.check()
     }
 
-    /// Asks to be woken through [`Node::as_fd`]. True: sleep now. False: call [`Node::dispatch`]
-    /// first.
+    /// Asks to be woken through [`Node::as_fd`]. True: sleep now. False: call [`Node::dispatch`] first, and take what is in the
+    /// queues of exports that have one ([`crate::ExportBuilder::queue`]): once for what has come there since the last call.
     ///
     /// # Errors
     /// [`Forked`].
@@ -352,7 +352,8 @@ impl Node {
         self.inner.local.hub.arm_outside();
         self.inner.local.page.note_cpu();
         self.inner.collect();
-        if self.inner.inbox.is_runnable() {
+        // What was moved to a queue, by this or by another thread, nobody rings for any more.
+        if self.inner.inbox.is_runnable() | self.inner.inbox.has_more_to_fetch() {
             self.inner.local.hub.disarm_outside();
             return Ok(false);
         }

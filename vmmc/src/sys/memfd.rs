@@ -75,8 +75,27 @@ pub fn create_for_writers(name: &str, len: u64) -> rustix::io::Result<Fd> {
 /// call would be repeated for ever, while pieces of this length take well under a millisecond.
 const ALLOCATE_STEP: u64 = 1 << 20;
 
+/// From this length on the kernel is asked first how much memory there is.
+const LARGE: u64 = 64 << 20;
+
+/// Whether there is memory for so many bytes, as far as the kernel can say. A memory file has no owner: when it takes the last
+/// memory there is, the kernel ends processes that have nothing to do with it, one after the other. A control group's limit is
+/// not asked for: its own processes are those that it ends.
+fn is_there(len: u64) -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return true };
+    let kib = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    let Some(free) = kib("MemAvailable") else { return true };
+    len / 1024 < free.saturating_add(kib("SwapFree").unwrap_or(0))
+}
+
 /// Lengthens the file to `len` bytes that are there.
 fn allocate(fd: impl AsFd, len: u64) -> rustix::io::Result<()> {
+    if len >= LARGE && !is_there(len) {
+        return Err(rustix::io::Errno::NOMEM);
+    }
     let mut at = 0;
     while at < len {
         let step = ALLOCATE_STEP.min(len - at);
