@@ -56,8 +56,10 @@ pub(crate) struct State {
     xid: u32,
     prog: u32,
     vers: u32,
-    /// Set by `CLSET_TIMEOUT`: overrides the timeout of each call.
+    /// Set by `CLSET_TIMEOUT`: how long each call waits, whatever its argument, if it waits.
     timeout: Option<Timeval>,
+    /// The last argument that was a time.
+    last_timeout: Timeval,
     error: RpcErr,
     /// The channel cannot be used any more: every call fails with this errno.
     broken: Option<i32>,
@@ -139,8 +141,16 @@ fn install(
     // SAFETY: the stock operation, with its own client.
     unsafe { (stock.cl_control)(client, control::GET_XID, (&raw mut xid).cast::<c_void>()) };
     let Agreed { channel, cookie, bell } = agreed;
-    let state =
-        State { channel, xid, prog, vers, timeout: None, error: RpcErr::default(), broken: None };
+    let state = State {
+        channel,
+        xid,
+        prog,
+        vers,
+        timeout: None,
+        last_timeout: Timeval { tv_sec: 0, tv_usec: 0 },
+        error: RpcErr::default(),
+        broken: None,
+    };
     let state = Mutex::new(state);
     let upgraded = VrpcClient { ops: OPS, stock, stock_at, fd, cookie, bell, companion, state };
     let upgraded = Box::into_raw(Box::new(upgraded));

@@ -250,6 +250,21 @@ unsafe fn take_results(
     }
 }
 
+const NO_TIME: Timeval = Timeval { tv_sec: 0, tv_usec: 0 };
+
+impl State {
+    /// How long a call waits over a connection, as in `clnt_vc_call`: as long as was set; or as its argument says, or, where that is
+    /// no time (`time_not_ok`), the last one that was. Whether it waits at all is its argument's to say.
+    fn wait(&mut self, argument: Timeval) -> Timeval {
+        let is_time = (0..=100_000_000).contains(&argument.tv_sec)
+            && (0..=1_000_000).contains(&argument.tv_usec);
+        if is_time {
+            self.last_timeout = argument;
+        }
+        self.timeout.unwrap_or(self.last_timeout)
+    }
+}
+
 /// A timeout; nothing of one that is negative.
 fn duration(timeout: Timeval) -> Duration {
     let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
@@ -270,8 +285,12 @@ unsafe extern "C" fn call(
     let ours = unsafe { ours(client) };
     let mut times = Times::start();
     let mut state = ours.state();
-    let timeout = state.timeout.unwrap_or(timeout);
-    let none = timeout == Timeval { tv_sec: 0, tv_usec: 0 };
+    let (timeout, none) = if ours.companion.is_some() {
+        let timeout = state.timeout.unwrap_or(timeout);
+        (timeout, timeout == NO_TIME)
+    } else {
+        (state.wait(timeout), timeout == NO_TIME)
+    };
     let call = Call {
         procedure,
         arguments: (encode, arguments),

@@ -2,6 +2,7 @@
 //! for it at a port of the loopback address, which rpcbind does not know. It is opened when the first
 //! client asks.
 
+use crate::abi::Svcxprt;
 use crate::{real, settings};
 use rustix::net::{AddressFamily, SocketAddrV4, SocketFlags, SocketType, sockopt};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,6 +37,24 @@ pub(super) fn port() -> Option<u16> {
             *port = Some((own, opened));
             Some(opened)
         }
+    }
+}
+
+/// A connection that was taken there serves what is registered for UDP: services made by `rpc_reg` look at the name of the network.
+pub(super) fn name_network(handle: &mut Svcxprt) {
+    let opened = *PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: for this call only, of a transport that is open.
+    let socket = unsafe { BorrowedFd::borrow_raw(handle.xp_fd) };
+    let own = rustix::net::getsockname(socket).map(SocketAddr::try_from);
+    let Ok(Ok(own)) = own else { return };
+    if opened != Some((super::own_pid(), own.port())) || handle.xp_netid.is_null() {
+        return;
+    }
+    // SAFETY: ends with NUL; copied into memory of the C library's, as libtirpc has it.
+    let name = unsafe { libc::strdup(c"udp".as_ptr()) };
+    if !name.is_null() {
+        // SAFETY: libtirpc's own copy, which nobody has but this transport, whose destruction frees the other.
+        unsafe { libc::free(std::mem::replace(&mut handle.xp_netid, name).cast()) };
     }
 }
 

@@ -188,6 +188,9 @@ pub(crate) fn registered(xprt: *mut Svcxprt) {
     if table().transports.iter().any(|it| is_at(*it, xprt)) {
         return; // registered again
     }
+    if cookie.is_some() {
+        datagram::name_network(handle);
+    }
     let transport = Transport {
         ops: ops::OPS,
         // SAFETY: transports of libtirpc's have complete tables.

@@ -258,11 +258,25 @@ static void case_timeouts(void)
     /* The late answer (LONG) is dropped; this one is ours. */
     status(cl, "next", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(20, 0)));
     printf("%d\n", out);
+    if (!udp) {
+        status(cl, "no such time", clnt_call(cl, ECHO_INT, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(-1, 0)));
+        printf("%d\n", out);
+    }
     status(cl, "no time", clnt_call(cl, ECHO_INT, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 0)));
     struct timeval twenty = T(20, 0), short_time = T(0, 20000), got = T(0, 0);
     printf("set %d", clnt_control(cl, CLSET_TIMEOUT, (char *)&twenty));
     int known = clnt_control(cl, CLGET_TIMEOUT, (char *)&got);
     printf(" get %d %ld\n", known, (long)got.tv_sec);
+    if (!udp) {
+        /* Whether a call waits its argument says, how long the set one. */
+        in = 300;
+        status(cl, "one way", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)NULL, NULL, T(0, 0)));
+        status(cl, "no waiting", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 0)));
+        struct timeval none = T(0, 0);
+        clnt_control(cl, CLSET_TIMEOUT, (char *)&none);
+        status(cl, "none set", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)NULL, NULL, T(20, 0)));
+        clnt_control(cl, CLSET_TIMEOUT, (char *)&twenty);
+    }
     in = 20;
     status(cl, "overridden", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 1)));
     clnt_control(cl, CLSET_TIMEOUT, (char *)&short_time);
