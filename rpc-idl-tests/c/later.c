@@ -1,5 +1,5 @@
 /* A server of everything.x that puts the answers of GET off and gives them from a thread of its own; the stubs are added
- * to a server that is made by hand. Serves until its input ends. */
+ * to a server that is made by hand. DIVIDE has a fault at once. Serves until its input ends. */
 #include "everything.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -42,9 +42,20 @@ static int list(void *user, shrimp_rpc_call *call, const struct entry *entries, 
     return SHRIMP_RPC_DEFERRED;
 }
 
+/* What it has stored does not reach the client, and a fault cannot be put off. */
+static int divide(void *user, shrimp_rpc_call *call, int32_t a, int32_t b, int32_t *rest, int32_t *result)
+{
+    (void)user;
+    *result = *rest = a;
+    int faulted = shrimp_rpc_reply_fault(call, (uint32_t)b, "no quotient");
+    if (shrimp_rpc_defer(call) != NULL)
+        abort();
+    return faulted;
+}
+
 int main(int argc, char **argv)
 {
-    kv_v1_ops ops = {.get_1 = get, .list_1 = list};
+    kv_v1_ops ops = {.get_1 = get, .list_1 = list, .divide_1 = divide};
     shrimp_rpc_server *server;
     shrimp_rpc_builder *builder = argc == 2 ? shrimp_rpc_builder_new(argv[1]) : NULL;
     if (kv_v1_add(builder, &ops) != 0 || shrimp_rpc_builder_start(builder, &server) != 0)

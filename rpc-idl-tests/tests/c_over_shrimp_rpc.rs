@@ -86,7 +86,7 @@ fn bulk_data_of_c_is_made_and_used_in_place() {
 }
 
 #[test]
-fn a_generated_c_server_puts_answers_off() {
+fn a_generated_c_server_puts_answers_off_and_has_faults() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let mut command = Command::new(compile("later", dir.path()));
@@ -106,6 +106,7 @@ fn a_generated_c_server_puts_answers_off() {
     };
     assert_eq!(fault(kv.get("never", &mut value).err()), (9, "never".into()));
     assert_eq!(fault(kv.list(&Vec::new()).err()), (10, "too long".into()));
+    assert_eq!(fault(kv.divide(17, 42).err()), (42, "no quotient".into()));
     drop(server.0.stdin.take());
     assert!(server.0.wait().expect("it ends").success());
 }

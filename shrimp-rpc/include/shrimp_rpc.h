@@ -181,18 +181,20 @@ void *shrimp_rpc_inplace(shrimp_rpc_call *, size_t offset, size_t bytes);
 /* Room for an OUT block; NULL: longer than allowed. What is stored there reaches the client at
  * once, unless the block is short. */
 void *shrimp_rpc_out(shrimp_rpc_call *, size_t bytes, uint32_t *distance);
-/* Room for the plain part of the reply, `plain` bytes without padding. */
+/* Room for the plain part of the reply, `plain` bytes without padding. SHRIMP_RPC_FAULT, here and below:
+ * shrimp_rpc_reply_fault was called, and the client gets that when the dispatch function has returned, whatever it returns. */
 int shrimp_rpc_reply(shrimp_rpc_call *, size_t plain, void **at);
 /* Sends it. After an error nothing was sent. */
 int shrimp_rpc_reply_send(shrimp_rpc_call *);
-/* Answers that there is no answer; instead of a reply, also after one that failed. `text` may be NULL. */
+/* Answers that there is no answer; instead of a reply, also after one that failed. `text` may be NULL.
+ * SHRIMP_RPC_BUSY: the reply was sent. */
 int shrimp_rpc_reply_fault(shrimp_rpc_call *, uint32_t number, const char *text);
 /* Puts the reply off: from here on the call is what this returns, and the dispatch function returns
  * SHRIMP_RPC_DEFERRED. Any thread may use it, one at a time, with all functions of this part.
  * Request and INOUT blocks stay where they are; OUT blocks are to be asked for after this. It is gone
  * once shrimp_rpc_reply_send or shrimp_rpc_reply_fault has returned 0, whether the client was still
  * there or not; after an error of any function it is still the program's, and shrimp_rpc_reply_fault
- * ends it. A one-way call can be put off too, and is answered as any other. NULL: it was answered. */
+ * ends it. A one-way call can be put off too, and is answered as any other. NULL: it was answered, or has a fault. */
 shrimp_rpc_call *shrimp_rpc_defer(shrimp_rpc_call *);
 /* Who calls, as the daemon vouches for it; whether it still waits. */
 uint32_t shrimp_rpc_caller_uid(const shrimp_rpc_call *);

@@ -317,6 +317,9 @@ pub unsafe extern "C" fn shrimp_rpc_reply(
             return Code::Invalid;
         };
         call.writer = None;
+        if call.fault.is_some() {
+            return Code::Fault;
+        }
         let shared: *const CState = &raw const call.call;
         // SAFETY: the call stays where it is while the dispatch function runs, or until it is answered if it was put off;
         // the writer is dropped before it, and before it is put off.
@@ -347,6 +350,7 @@ pub unsafe extern "C" fn shrimp_rpc_reply_send(call: *mut CCall) -> c_int {
         // SAFETY: passed on.
         let Some(this) = (unsafe { served(call) }) else { return Code::Invalid };
         match this.writer.take() {
+            _ if this.fault.is_some() => Code::Fault,
             None => Code::Busy,
             Some(CWriter::Now(mut writer)) => {
                 writer.assume_written();
@@ -386,7 +390,7 @@ pub unsafe extern "C" fn shrimp_rpc_defer(call: *mut CCall) -> *mut CCall {
         match std::mem::replace(&mut this.call, CState::Gone) {
             // A client may say of any call that it is one-way: the program need not expect that here. The answer
             // tells the client that its buffer is free.
-            CState::Now(call) if this.finished.is_none() => {
+            CState::Now(call) if this.finished.is_none() && this.fault.is_none() => {
                 let (call, finished) = call.defer();
                 this.finished = Some(finished);
                 later = Box::into_raw(Box::new(CCall::new(CState::Later(call))));
@@ -417,9 +421,14 @@ pub unsafe extern "C" fn shrimp_rpc_reply_fault(
         // SAFETY: passed on.
         let words = unsafe { text(words) }.unwrap_or_default();
         let fault = Fault::with_text(number, words.to_owned());
-        if let CState::Now(_) | CState::Gone = this.call {
-            this.fault = Some(fault);
-            return Code::Ok;
+        match this.call {
+            CState::Gone => return Code::Invalid,
+            CState::Now(_) if this.finished.is_some() => return Code::Busy,
+            CState::Now(_) => {
+                this.fault = Some(fault);
+                return Code::Ok;
+            }
+            CState::Later(_) => {}
         }
         // SAFETY: one that was put off is in a box, and not used again.
         let CCall { writer, call, .. } = *unsafe { Box::from_raw(call) };

@@ -254,12 +254,14 @@ impl Emitter<'_> {
         self.out.line("}");
         self.out.line("#endif");
         self.out.line("");
-        self.out.line(
-            "/* The procedures: 0, or a shrimp_rc that the client gets instead of results. What they",
-        );
-        self.out.line("   leave in plain outputs is freed when it was sent. One that puts its answer off keeps what");
-        self.out.line("   shrimp_rpc_defer gives it, copies those plain arguments that it still needs, and returns");
-        self.out.line("   SHRIMP_RPC_DEFERRED. */");
+        for line in [
+            "/* The procedures: 0, or an error that the client gets instead of results; with a number (below 0xfffffffc) and words",
+            "   of the handler's by `return shrimp_rpc_reply_fault(call, 42, \"no such key\");`. What they leave in plain outputs is",
+            "   freed when it was sent. One that puts its answer off keeps what shrimp_rpc_defer gives it, copies those plain",
+            "   arguments that it still needs, and returns SHRIMP_RPC_DEFERRED. */",
+        ] {
+            self.out.plain(line);
+        }
         self.out.line(format!("typedef struct {ops} {{"));
         for procedure in &version.procedures {
             let line =

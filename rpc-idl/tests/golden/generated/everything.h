@@ -250,10 +250,10 @@ static inline shrimp_bulk *shrimp_out_open(shrimp_out *out, uint32_t len) {
 }
 #endif
 
-/* The procedures: 0, or a shrimp_rc that the client gets instead of results. What they
-   leave in plain outputs is freed when it was sent. One that puts its answer off keeps what
-   shrimp_rpc_defer gives it, copies those plain arguments that it still needs, and returns
-   SHRIMP_RPC_DEFERRED. */
+/* The procedures: 0, or an error that the client gets instead of results; with a number (below 0xfffffffc) and words
+   of the handler's by `return shrimp_rpc_reply_fault(call, 42, "no such key");`. What they leave in plain outputs is
+   freed when it was sent. One that puts its answer off keeps what shrimp_rpc_defer gives it, copies those plain
+   arguments that it still needs, and returns SHRIMP_RPC_DEFERRED. */
 typedef struct kv_v1_ops {
     int (*put_1)(void *user, shrimp_rpc_call *call, const char *key, const shrimp_bulk *value, shrimp_bool *result);
     int (*get_1)(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result);
@@ -313,10 +313,10 @@ static inline shrimp_bulk *shrimp_out_open(shrimp_out *out, uint32_t len) {
 }
 #endif
 
-/* The procedures: 0, or a shrimp_rc that the client gets instead of results. What they
-   leave in plain outputs is freed when it was sent. One that puts its answer off keeps what
-   shrimp_rpc_defer gives it, copies those plain arguments that it still needs, and returns
-   SHRIMP_RPC_DEFERRED. */
+/* The procedures: 0, or an error that the client gets instead of results; with a number (below 0xfffffffc) and words
+   of the handler's by `return shrimp_rpc_reply_fault(call, 42, "no such key");`. What they leave in plain outputs is
+   freed when it was sent. One that puts its answer off keeps what shrimp_rpc_defer gives it, copies those plain
+   arguments that it still needs, and returns SHRIMP_RPC_DEFERRED. */
 typedef struct kv_v2_ops {
     int (*nullp_2)(void *user, shrimp_rpc_call *call);
     int (*next_2)(void *user, shrimp_rpc_call *call, int32_t arg, int32_t *result);
