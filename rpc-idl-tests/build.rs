@@ -36,8 +36,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ] {
         let dir = out.join(dir);
         std::fs::create_dir_all(&dir)?;
-        for file in ["idl/everything.x", "idl/names.x", "idl/hostile.x", "idl/steady.x"] {
-            builder.clone().out_dir(&dir).compile(Path::new(file))?;
+        for file in ["alike", "everything", "names", "hostile", "steady"] {
+            let file = Path::new("idl").join(file).with_extension("x");
+            builder.clone().out_dir(&dir).compile(&file)?;
         }
     }
 

@@ -27,6 +27,16 @@ pub mod sunrpc_names {
     include!(concat!(env!("OUT_DIR"), "/sunrpc/names.rs"));
 }
 
+/// `alike.x` for SHRIMP RPC.
+pub mod alike {
+    include!(concat!(env!("OUT_DIR"), "/shrimp/alike.rs"));
+}
+
+/// `alike.x` for Sun RPC.
+pub mod sunrpc_alike {
+    include!(concat!(env!("OUT_DIR"), "/sunrpc/alike.rs"));
+}
+
 /// `hostile.x` for SHRIMP RPC.
 pub mod hostile {
     include!(concat!(env!("OUT_DIR"), "/shrimp/hostile.rs"));

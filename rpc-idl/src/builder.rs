@@ -137,7 +137,7 @@ impl Builder {
         self
     }
 
-    /// Sets the path of the runtime in generated code: `::shrimp_rpc` or `::compat_sunrpc`
+    /// Sets the path of the runtime in generated code: `::shrimp_rpc` or `::vrpc`
     /// otherwise.
     #[must_use]
     pub fn runtime(mut self, path: &str) -> Builder {

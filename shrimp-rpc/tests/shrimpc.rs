@@ -57,6 +57,10 @@ fn stubs_are_written_where_they_are_wanted() {
     let rust =
         done(&shrimpc(dir.path(), &["types", "-DLIMIT=9", "--strings", "bytes", "log.x"], b""));
     assert!(rust.contains("Vec<u8>") && !rust.contains("Client"), "{rust}");
+    // What a type derives anyway it does not derive twice.
+    let arguments = ["types", "--derive", "Eq", "--derive", "std::hash::Hash", "-"];
+    let rust = done(&shrimpc(dir.path(), &arguments, b"enum e { A };"));
+    assert!(rust.contains("#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]"), "{rust}");
     std::fs::create_dir(dir.path().join("gen")).expect("ours");
     done(&shrimpc(dir.path(), &["c", "-DLIMIT=100", "log.x", "--out-dir", "gen"], b""));
     for name in ["log.h", "log_codec.c", "log_client.c", "log_server.c", "shrimp_codec.h"] {

@@ -173,7 +173,7 @@ impl<S: AddV1> ::shrimp_rpc::Service for AddV1Service<S> {
                 let source = &mut args;
                 let b = <i32 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
                 args.finish()?;
-                let answer = implementation.add(call.context(), a, b)?;
+                let answer = <S as AddV1>::add(implementation, call.context(), a, b)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 add_v1_add_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -236,7 +236,7 @@ impl<S: AddV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output 
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.add(call.context(), a, b).await {
+                    match <S as AddV1Async>::add(&*implementation, call.context(), a, b).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -249,7 +249,7 @@ impl<S: AddV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output 
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)

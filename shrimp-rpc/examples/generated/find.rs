@@ -404,7 +404,7 @@ impl<S: FindV1> ::shrimp_rpc::Service for FindV1Service<S> {
                 let source = &mut args;
                 let value = ::shrimp_rpc::xdr::get_string(source, 1000)?;
                 args.finish()?;
-                implementation.store(call.context(), key, value)?;
+                <S as FindV1>::store(implementation, call.context(), key, value)?;
                 call.reply(0)?.send()
             }
             find_v1::GET => {
@@ -412,7 +412,7 @@ impl<S: FindV1> ::shrimp_rpc::Service for FindV1Service<S> {
                 let source = &mut args;
                 let key = ::shrimp_rpc::xdr::get_string(source, 64)?;
                 args.finish()?;
-                let answer = implementation.get(call.context(), key)?;
+                let answer = <S as FindV1>::get(implementation, call.context(), key)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 find_v1_get_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -425,7 +425,7 @@ impl<S: FindV1> ::shrimp_rpc::Service for FindV1Service<S> {
                 let key = ::shrimp_rpc::xdr::get_string(source, 64)?;
                 args.finish()?;
                 let (call, finished) = call.defer();
-                implementation.wait(key, FindV1WaitReplier { call });
+                <S as FindV1>::wait(implementation, key, FindV1WaitReplier { call });
                 Ok(finished)
             }
             0 => call.reply(0)?.send(),
@@ -504,7 +504,7 @@ impl<S: FindV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.store(call.context(), key, value).await {
+                    match <S as FindV1Async>::store(&*implementation, call.context(), key, value).await {
                         Ok(()) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.reply(0)?.send()
@@ -513,7 +513,7 @@ impl<S: FindV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -526,7 +526,7 @@ impl<S: FindV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.get(call.context(), key).await {
+                    match <S as FindV1Async>::get(&*implementation, call.context(), key).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -539,7 +539,7 @@ impl<S: FindV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -552,7 +552,7 @@ impl<S: FindV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.wait(call.context(), key).await {
+                    match <S as FindV1Async>::wait(&*implementation, call.context(), key).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -565,7 +565,7 @@ impl<S: FindV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)

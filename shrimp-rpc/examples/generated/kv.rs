@@ -387,7 +387,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let value = ::shrimp_rpc::xdr::get_count(source, 16777216)?;
                 args.finish()?;
                 let value = call.block::<u8>(value)?;
-                let answer = implementation.put(call.context(), key, value)?;
+                let answer = <S as KvV1>::put(implementation, call.context(), key, value)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_put_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -400,7 +400,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let key = ::shrimp_rpc::xdr::get_string(source, 64)?;
                 args.finish()?;
                 let mut value = call.out::<u8>(16777216);
-                let answer = implementation.get(call.context(), key, &mut value)?;
+                let answer = <S as KvV1>::get(implementation, call.context(), key, &mut value)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_get_reply(&mut counter, &answer, value.descriptor())?;
                 let mut reply = call.reply(counter.len())?;
@@ -408,7 +408,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 reply.send()
             }
             kv_v1::COUNT => {
-                let answer = implementation.count(call.context())?;
+                let answer = <S as KvV1>::count(implementation, call.context())?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_count_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -491,7 +491,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.put(call.context(), key, value).await {
+                    match <S as KvV1Async>::put(&*implementation, call.context(), key, value).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -504,7 +504,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -517,7 +517,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.get(call.context(), key).await {
+                    match <S as KvV1Async>::get(&*implementation, call.context(), key).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let value = call.out(&results.value, 16777216)?;
@@ -532,7 +532,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -541,7 +541,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.count(call.context()).await {
+                    match <S as KvV1Async>::count(&*implementation, call.context()).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -554,7 +554,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)

@@ -303,7 +303,7 @@ impl<S: MatrixV1> ::shrimp_rpc::Service for MatrixV1Service<S> {
                 let m = ::shrimp_rpc::xdr::get_count(source, 4194304)?;
                 args.finish()?;
                 let mut m = call.block_mut::<f64>(m)?;
-                implementation.scale(call.context(), by, &mut m)?;
+                <S as MatrixV1>::scale(implementation, call.context(), by, &mut m)?;
                 call.reply(0)?.send()
             }
             matrix_v1::TRANSPOSE => {
@@ -314,7 +314,7 @@ impl<S: MatrixV1> ::shrimp_rpc::Service for MatrixV1Service<S> {
                 let m = ::shrimp_rpc::xdr::get_count(source, 4194304)?;
                 args.finish()?;
                 let mut m = call.block_mut::<f64>(m)?;
-                let answer = implementation.transpose(call.context(), rows, &mut m)?;
+                let answer = <S as MatrixV1>::transpose(implementation, call.context(), rows, &mut m)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 matrix_v1_transpose_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -389,7 +389,7 @@ impl<S: MatrixV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Outp
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.scale(call.context(), by, m).await {
+                    match <S as MatrixV1Async>::scale(&*implementation, call.context(), by, m).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.inout(0, &results)?;
@@ -399,7 +399,7 @@ impl<S: MatrixV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Outp
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -415,7 +415,7 @@ impl<S: MatrixV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Outp
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.transpose(call.context(), rows, m).await {
+                    match <S as MatrixV1Async>::transpose(&*implementation, call.context(), rows, m).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.inout(0, &results.m)?;
@@ -430,7 +430,7 @@ impl<S: MatrixV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Outp
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)

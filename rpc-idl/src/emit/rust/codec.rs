@@ -52,7 +52,7 @@ impl Emitter<'_> {
     fn getter(&self, ty: &Type) -> String {
         let get = self.get(ty);
         match get.strip_suffix("(source)") {
-            Some(path) if path.ends_with("::decode") => path.to_owned(),
+            Some(path) if !path.contains('(') => path.to_owned(),
             _ => format!("|source| {get}"),
         }
     }

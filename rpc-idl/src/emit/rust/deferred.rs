@@ -131,14 +131,15 @@ impl Emitter<'_> {
         self.out.line("}");
     }
 
-    pub(super) fn dispatch_deferred(&mut self, procedure: &Proc<'_>) {
+    pub(super) fn dispatch_deferred(&mut self, procedure: &Proc<'_>, service: &str) {
         self.take_args(procedure);
         self.take_blocks(procedure);
         self.out.line("let (call, finished) = call.defer();");
-        let mut arguments: Vec<String> =
-            procedure.params.iter().filter(|p| p.goes_in()).map(|p| p.name.clone()).collect();
+        let mut arguments = vec!["implementation".to_owned()];
+        arguments.extend(procedure.params.iter().filter(|p| p.goes_in()).map(|p| p.name.clone()));
         arguments.push(format!("{} {{ call }}", procedure.replier));
-        self.out.line(format!("implementation.{}({});", procedure.method, arguments.join(", ")));
+        let method = procedure.method_of(service);
+        self.out.line(format!("{method}({});", arguments.join(", ")));
         self.out.line("Ok(finished)");
     }
 
@@ -203,22 +204,23 @@ impl Emitter<'_> {
         self.out.line("match procedure {");
         for procedure in procs {
             self.out.line(format!("{} => {{", procedure.number));
-            self.dispatch_async(procedure);
+            self.dispatch_async(procedure, &name);
             self.out.line("}");
         }
         self.rest_of_dispatch(version, &runtime);
     }
 
-    fn dispatch_async(&mut self, procedure: &Proc<'_>) {
+    fn dispatch_async(&mut self, procedure: &Proc<'_>, service: &str) {
         let runtime = self.runtime.clone();
         self.take_args(procedure);
         self.take_blocks(procedure);
         self.out.line("let (call, finished) = call.defer();");
         self.out.line("let implementation = ::std::sync::Arc::clone(&self.implementation);");
         self.out.line("(self.spawn)(Box::pin(async move {");
-        let mut arguments = vec!["call.context()".to_owned()];
+        let mut arguments = vec!["&*implementation".to_owned(), "call.context()".to_owned()];
         arguments.extend(procedure.params.iter().filter(|p| p.goes_in()).map(|p| p.name.clone()));
-        let invoke = format!("implementation.{}({}).await", procedure.method, arguments.join(", "));
+        let method = procedure.method_of(service);
+        let invoke = format!("{method}({}).await", arguments.join(", "));
         if procedure.idl.oneway {
             // A fault of a one-way call reaches nobody; a reply says that it is done.
             self.out.line(format!("let _ = {invoke};"));
@@ -240,7 +242,7 @@ impl Emitter<'_> {
         self.out.line("}");
         self.out.line("}");
         // The client may have gone meanwhile; nobody else wants to know.
-        self.out.line("Err(fault) => drop(call.fault(fault)),");
+        self.out.line("Err(fault) => ::core::mem::drop(call.fault(fault)),");
         self.out.line("}");
         self.out.line("}));");
         self.out.line("Ok(finished)");

@@ -50,7 +50,7 @@ impl RustOptions {
     pub fn new(stubs: Stubs) -> RustOptions {
         let runtime = match stubs {
             Stubs::Shrimp => "::shrimp_rpc",
-            Stubs::SunRpc => "::compat_sunrpc",
+            Stubs::SunRpc => "::vrpc",
             Stubs::None => "::xdr",
         };
         RustOptions {

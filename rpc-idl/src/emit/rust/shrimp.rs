@@ -26,7 +26,22 @@ pub(super) struct Proc<'m> {
     pub(super) owned: Outputs,
 }
 
+/// What callers are to know of a procedure that answers nothing.
+pub(super) fn one_way(procedure: &Procedure) -> &'static str {
+    match procedure.oneway {
+        true => {
+            "Nobody waits for it, and later calls may overtake it; not where `BindingBuilder::lanes` says 1."
+        }
+        false => "",
+    }
+}
+
 impl Proc<'_> {
+    /// The method of the trait `service`, which `S` implements. By its full name: one without may be another trait's.
+    pub(super) fn method_of(&self, service: &str) -> String {
+        format!("<S as {service}>::{}", self.method)
+    }
+
     /// The bulk parameters of the request, in the order of their blocks.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &Param<'_>)> {
         self.params.iter().filter(|p| p.goes_in() && p.idl.bulk.is_some()).enumerate()
@@ -269,7 +284,7 @@ impl Emitter<'_> {
             if asynchronous { ("async ", "_async", ".await") } else { ("", "", "") };
         self.method_head(
             (procedure.idl, &procedure.params),
-            "",
+            one_way(procedure.idl),
             "The call could not be made or was not answered.",
             &format!("pub {keyword}fn {}", procedure.method),
         );

@@ -44,7 +44,7 @@ impl Emitter<'_> {
         self.out.line("match procedure {");
         for procedure in procs {
             self.out.line(format!("{} => {{", procedure.number));
-            self.dispatch(procedure);
+            self.dispatch(procedure, &name);
             self.out.line("}");
         }
         self.rest_of_dispatch(version, &runtime);
@@ -156,13 +156,13 @@ impl Emitter<'_> {
         self.out.line("args.finish()?;");
     }
 
-    fn dispatch(&mut self, procedure: &Proc<'_>) {
+    fn dispatch(&mut self, procedure: &Proc<'_>, service: &str) {
         if procedure.idl.deferred {
-            self.dispatch_deferred(procedure);
+            self.dispatch_deferred(procedure, service);
             return;
         }
         self.take_args(procedure);
-        let mut arguments = vec!["call.context()".to_owned()];
+        let mut arguments = vec!["implementation".to_owned(), "call.context()".to_owned()];
         for param in &procedure.params {
             let name = &param.name;
             let Some(bulk) = &param.idl.bulk else {
@@ -196,7 +196,7 @@ impl Emitter<'_> {
                 _ => format!("&mut {name}"),
             });
         }
-        let call = format!("implementation.{}({})?;", procedure.method, arguments.join(", "));
+        let call = format!("{}({})?;", procedure.method_of(service), arguments.join(", "));
         if procedure.plain.list.is_empty() {
             self.out.line(call);
         } else {

@@ -269,12 +269,13 @@ impl Emitter<'_> {
         self.out.line("match procedure {");
         for procedure in procs {
             self.out.line(format!("{} => {{", procedure.number));
-            let mut arguments = vec!["context".to_owned()];
+            let mut arguments = vec!["implementation".to_owned(), "context".to_owned()];
             for param in procedure.params.iter().filter(|p| p.goes_in()) {
                 self.out.line(format!("let {} = {}?;", param.name, self.get(&param.idl.ty)));
                 arguments.push(param.name.clone());
             }
-            let call = format!("implementation.{}({})?;", procedure.method, arguments.join(", "));
+            let method = format!("<S as {name}<C>>::{}", procedure.method);
+            let call = format!("{method}({})?;", arguments.join(", "));
             if procedure.outputs.list.is_empty() {
                 self.out.line(call);
             } else {

@@ -58,7 +58,12 @@ impl Emitter<'_> {
         if eq {
             derives.extend(["Eq", "Hash"]);
         }
-        derives.extend(self.options.derives.iter().map(String::as_str));
+        for more in &self.options.derives {
+            let name = more.rsplit("::").next().unwrap_or_default().trim();
+            if !derives.contains(&name) {
+                derives.push(more);
+            }
+        }
         let line = format!("#[derive({})]", derives.join(", "));
         self.out.line(line);
     }

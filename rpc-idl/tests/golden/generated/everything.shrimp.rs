@@ -945,6 +945,8 @@ impl KvV1Client {
 
     /// Procedure `LOG`.
     ///
+    /// Nobody waits for it, and later calls may overtake it; not where `BindingBuilder::lanes` says 1.
+    ///
     /// # Errors
     /// The call could not be made or was not answered.
     pub fn log(
@@ -1338,6 +1340,8 @@ impl KvV1AsyncClient {
 
     /// Procedure `LOG`.
     ///
+    /// Nobody waits for it, and later calls may overtake it; not where `BindingBuilder::lanes` says 1.
+    ///
     /// # Errors
     /// The call could not be made or was not answered.
     pub async fn log(
@@ -1689,7 +1693,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let value = ::shrimp_rpc::xdr::get_count(source, 1048576)?;
                 args.finish()?;
                 let value = call.block::<u8>(value)?;
-                let answer = implementation.put(call.context(), key, value)?;
+                let answer = <S as KvV1>::put(implementation, call.context(), key, value)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_put_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -1702,7 +1706,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let key = ::shrimp_rpc::xdr::get_string(source, 64)?;
                 args.finish()?;
                 let mut value = call.out::<u8>(1048576);
-                let answer = implementation.get(call.context(), key, &mut value)?;
+                let answer = <S as KvV1>::get(implementation, call.context(), key, &mut value)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_get_reply(&mut counter, &answer, value.descriptor())?;
                 let mut reply = call.reply(counter.len())?;
@@ -1717,7 +1721,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let m = ::shrimp_rpc::xdr::get_count(source, 65536)?;
                 args.finish()?;
                 let mut m = call.block_mut::<f64>(m)?;
-                implementation.scale(call.context(), by, &mut m)?;
+                <S as KvV1>::scale(implementation, call.context(), by, &mut m)?;
                 call.reply(0)?.send()
             }
             kv_v1::DIVIDE => {
@@ -1727,7 +1731,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let source = &mut args;
                 let b = <i32 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
                 args.finish()?;
-                let answer = implementation.divide(call.context(), a, b)?;
+                let answer = <S as KvV1>::divide(implementation, call.context(), a, b)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_divide_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -1739,7 +1743,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let source = &mut args;
                 let line = ::shrimp_rpc::xdr::get_string(source, 200)?;
                 args.finish()?;
-                implementation.log(call.context(), line)?;
+                <S as KvV1>::log(implementation, call.context(), line)?;
                 Ok(call.finish_oneway())
             }
             kv_v1::LIST => {
@@ -1747,7 +1751,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let source = &mut args;
                 let arg = ::shrimp_rpc::xdr::get_list(source, <Entry as ::shrimp_rpc::xdr::Decode>::decode)?;
                 args.finish()?;
-                let answer = implementation.list(call.context(), arg)?;
+                let answer = <S as KvV1>::list(implementation, call.context(), arg)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_list_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -1765,7 +1769,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let mut q = call.out::<Point>(100);
                 let mut fixed = call.block_mut::<i32>(fixed)?;
                 let mut ofixed = call.out_array::<i32>(100)?;
-                implementation.points(call.context(), p, &mut q, &mut fixed, &mut ofixed)?;
+                <S as KvV1>::points(implementation, call.context(), p, &mut q, &mut fixed, &mut ofixed)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_points_reply(&mut counter, q.descriptor(), ofixed.descriptor())?;
                 let mut reply = call.reply(counter.len())?;
@@ -1778,7 +1782,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let a = ::shrimp_rpc::xdr::get_count(source, 1000)?;
                 args.finish()?;
                 let a = call.block::<u8>(a)?.to_vec()?;
-                implementation.copy(call.context(), a)?;
+                <S as KvV1>::copy(implementation, call.context(), a)?;
                 call.reply(0)?.send()
             }
             kv_v1::LATER => {
@@ -1796,7 +1800,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 args.finish()?;
                 let x = call.block_mut::<i64>(x)?.to_vec()?;
                 let (call, finished) = call.defer();
-                implementation.later(n, m, x, t, arg6, KvV1LaterReplier { call });
+                <S as KvV1>::later(implementation, n, m, x, t, arg6, KvV1LaterReplier { call });
                 Ok(finished)
             }
             kv_v1::TYPE => {
@@ -1806,7 +1810,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let source = &mut args;
                 let request_ = ::shrimp_rpc::xdr::get_string(source, 4294967295)?;
                 args.finish()?;
-                implementation.r#type(call.context(), r#type, request_)?;
+                <S as KvV1>::r#type(implementation, call.context(), r#type, request_)?;
                 call.reply(0)?.send()
             }
             kv_v1::TURN => {
@@ -1821,7 +1825,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let mut numbers = call.block_copied::<i64>(numbers)?;
                 let mut p = call.block_copied::<Point>(p)?;
                 let mut fixed = call.block_copied::<i32>(fixed)?;
-                let answer = implementation.turn(call.context(), &mut numbers, &mut p, &mut fixed)?;
+                let answer = <S as KvV1>::turn(implementation, call.context(), &mut numbers, &mut p, &mut fixed)?;
                 numbers.store()?;
                 p.store()?;
                 fixed.store()?;
@@ -2002,7 +2006,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.put(call.context(), key, value).await {
+                    match <S as KvV1Async>::put(&*implementation, call.context(), key, value).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -2015,7 +2019,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2028,7 +2032,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.get(call.context(), key).await {
+                    match <S as KvV1Async>::get(&*implementation, call.context(), key).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let value = call.out(&results.value, 1048576)?;
@@ -2043,7 +2047,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2059,7 +2063,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.scale(call.context(), by, m).await {
+                    match <S as KvV1Async>::scale(&*implementation, call.context(), by, m).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.inout(0, &results)?;
@@ -2069,7 +2073,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2084,7 +2088,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.divide(call.context(), a, b).await {
+                    match <S as KvV1Async>::divide(&*implementation, call.context(), a, b).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -2097,7 +2101,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2110,7 +2114,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let _ = implementation.log(call.context(), line).await;
+                    let _ = <S as KvV1Async>::log(&*implementation, call.context(), line).await;
                     if let Ok(reply) = call.reply(0) {
                         let _ = reply.send();
                     }
@@ -2125,7 +2129,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.list(call.context(), arg).await {
+                    match <S as KvV1Async>::list(&*implementation, call.context(), arg).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -2138,7 +2142,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2155,7 +2159,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.points(call.context(), p, fixed).await {
+                    match <S as KvV1Async>::points(&*implementation, call.context(), p, fixed).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let q = call.out(&results.q, 100)?;
@@ -2171,7 +2175,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2185,7 +2189,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.copy(call.context(), a).await {
+                    match <S as KvV1Async>::copy(&*implementation, call.context(), a).await {
                         Ok(()) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.reply(0)?.send()
@@ -2194,7 +2198,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2216,7 +2220,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.later(call.context(), n, m, x, t, arg6).await {
+                    match <S as KvV1Async>::later(&*implementation, call.context(), n, m, x, t, arg6).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.inout(0, &results.x)?;
@@ -2235,7 +2239,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2250,7 +2254,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.r#type(call.context(), r#type, request_).await {
+                    match <S as KvV1Async>::r#type(&*implementation, call.context(), r#type, request_).await {
                         Ok(()) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.reply(0)?.send()
@@ -2259,7 +2263,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2279,7 +2283,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.turn(call.context(), numbers, p, fixed).await {
+                    match <S as KvV1Async>::turn(&*implementation, call.context(), numbers, p, fixed).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.inout(0, &results.numbers)?;
@@ -2296,7 +2300,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2506,7 +2510,7 @@ impl<S: KvV2> ::shrimp_rpc::Service for KvV2Service<S> {
         let Self(implementation) = self;
         match procedure {
             kv_v2::NULLP => {
-                implementation.nullp(call.context())?;
+                <S as KvV2>::nullp(implementation, call.context())?;
                 call.reply(0)?.send()
             }
             kv_v2::NEXT => {
@@ -2514,7 +2518,7 @@ impl<S: KvV2> ::shrimp_rpc::Service for KvV2Service<S> {
                 let source = &mut args;
                 let arg = <i32 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
                 args.finish()?;
-                let answer = implementation.next(call.context(), arg)?;
+                let answer = <S as KvV2>::next(implementation, call.context(), arg)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v2_next_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -2578,7 +2582,7 @@ impl<S: KvV2Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.nullp(call.context()).await {
+                    match <S as KvV2Async>::nullp(&*implementation, call.context()).await {
                         Ok(()) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.reply(0)?.send()
@@ -2587,7 +2591,7 @@ impl<S: KvV2Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -2600,7 +2604,7 @@ impl<S: KvV2Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.next(call.context(), arg).await {
+                    match <S as KvV2Async>::next(&*implementation, call.context(), arg).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -2613,7 +2617,7 @@ impl<S: KvV2Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)

@@ -24,19 +24,19 @@ impl Status {
     pub const AlsoFull: Self = Self::Full;
 }
 
-impl ::compat_sunrpc::xdr::Encode for Status {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+impl ::vrpc::xdr::Encode for Status {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
         sink.put_u32((*self as i32).cast_unsigned())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Status {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for Status {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         match source.get_u32()?.cast_signed() {
             0 => Ok(Self::Ok),
             1 => Ok(Self::Missing),
             2 => Ok(Self::Full),
-            value => Err(::compat_sunrpc::xdr::DecodeError::NotInEnum { name: "status", value }),
+            value => Err(::vrpc::xdr::DecodeError::NotInEnum { name: "status", value }),
         }
     }
 }
@@ -58,21 +58,21 @@ pub struct Point {
     pub tag: [i32; 3],
 }
 
-impl ::compat_sunrpc::xdr::Encode for Point {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.x, sink)?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.y, sink)?;
-        ::compat_sunrpc::xdr::put_array(sink, &self.tag, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for Point {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.x, sink)?;
+        ::vrpc::xdr::Encode::encode(&self.y, sink)?;
+        ::vrpc::xdr::put_array(sink, &self.tag, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Point {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for Point {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         Ok(Self {
-            x: <f64 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
-            y: <f64 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
-            tag: ::compat_sunrpc::xdr::get_array::<3, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?,
+            x: <f64 as ::vrpc::xdr::Decode>::decode(source)?,
+            y: <f64 as ::vrpc::xdr::Decode>::decode(source)?,
+            tag: ::vrpc::xdr::get_array::<3, _, _>(source, <i32 as ::vrpc::xdr::Decode>::decode)?,
         })
     }
 }
@@ -88,19 +88,19 @@ pub struct Entry {
     pub size: u64,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Entry {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, &self.name, 64)?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.size, sink)?;
+impl ::vrpc::xdr::Encode for Entry {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, &self.name, 64)?;
+        ::vrpc::xdr::Encode::encode(&self.size, sink)?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Entry {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for Entry {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         Ok(Self {
-            name: ::compat_sunrpc::xdr::get_string(source, 64)?,
-            size: <u64 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
+            name: ::vrpc::xdr::get_string(source, 64)?,
+            size: <u64 as ::vrpc::xdr::Decode>::decode(source)?,
         })
     }
 }
@@ -117,24 +117,24 @@ pub struct Tree {
     pub children: Vec<Tree>,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Tree {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.v, sink)?;
-        ::compat_sunrpc::xdr::put_vec(sink, &self.children, 4294967295, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for Tree {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.v, sink)?;
+        ::vrpc::xdr::put_vec(sink, &self.children, 4294967295, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Tree {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        ::compat_sunrpc::xdr::enter::<Self, S>(source)?;
+impl ::vrpc::xdr::Decode for Tree {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        ::vrpc::xdr::enter::<Self, S>(source)?;
         let value: Result<Self, _> = {
             Ok(Self {
-                v: <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
-                children: ::compat_sunrpc::xdr::get_vec(source, 4294967295, 8, <Tree as ::compat_sunrpc::xdr::Decode>::decode)?,
+                v: <i32 as ::vrpc::xdr::Decode>::decode(source)?,
+                children: ::vrpc::xdr::get_vec(source, 4294967295, 8, <Tree as ::vrpc::xdr::Decode>::decode)?,
             })
         };
-        ::compat_sunrpc::xdr::leave::<Self, S>(source);
+        ::vrpc::xdr::leave::<Self, S>(source);
         value
     }
 }
@@ -150,21 +150,21 @@ pub struct Node {
     pub v: i32,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Node {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_optional(sink, self.left.as_deref(), |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::put_optional(sink, self.right.as_deref(), |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.v, sink)?;
+impl ::vrpc::xdr::Encode for Node {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_optional(sink, self.left.as_deref(), |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::put_optional(sink, self.right.as_deref(), |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::Encode::encode(&self.v, sink)?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Node {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for Node {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         Ok(Self {
-            left: ::compat_sunrpc::xdr::get_optional(source, <Node as ::compat_sunrpc::xdr::Decode>::decode)?,
-            right: ::compat_sunrpc::xdr::get_optional(source, <Node as ::compat_sunrpc::xdr::Decode>::decode)?,
-            v: <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
+            left: ::vrpc::xdr::get_optional(source, <Node as ::vrpc::xdr::Decode>::decode)?,
+            right: ::vrpc::xdr::get_optional(source, <Node as ::vrpc::xdr::Decode>::decode)?,
+            v: <i32 as ::vrpc::xdr::Decode>::decode(source)?,
         })
     }
 }
@@ -178,19 +178,19 @@ pub struct Work {
     pub first: Option<Box<Step>>,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Work {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, &self.name, 4294967295)?;
-        ::compat_sunrpc::xdr::put_optional(sink, self.first.as_deref(), |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for Work {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, &self.name, 4294967295)?;
+        ::vrpc::xdr::put_optional(sink, self.first.as_deref(), |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Work {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for Work {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         Ok(Self {
-            name: ::compat_sunrpc::xdr::get_string(source, 4294967295)?,
-            first: ::compat_sunrpc::xdr::get_optional(source, <Step as ::compat_sunrpc::xdr::Decode>::decode)?,
+            name: ::vrpc::xdr::get_string(source, 4294967295)?,
+            first: ::vrpc::xdr::get_optional(source, <Step as ::vrpc::xdr::Decode>::decode)?,
         })
     }
 }
@@ -204,24 +204,24 @@ pub struct Step {
     pub more: Vec<Step>,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Step {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_optional(sink, self.sub.as_deref(), |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::put_vec(sink, &self.more, 4, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for Step {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_optional(sink, self.sub.as_deref(), |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::put_vec(sink, &self.more, 4, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Step {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        ::compat_sunrpc::xdr::enter::<Self, S>(source)?;
+impl ::vrpc::xdr::Decode for Step {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        ::vrpc::xdr::enter::<Self, S>(source)?;
         let value: Result<Self, _> = {
             Ok(Self {
-                sub: ::compat_sunrpc::xdr::get_optional(source, <Work as ::compat_sunrpc::xdr::Decode>::decode)?,
-                more: ::compat_sunrpc::xdr::get_vec(source, 4, 8, <Step as ::compat_sunrpc::xdr::Decode>::decode)?,
+                sub: ::vrpc::xdr::get_optional(source, <Work as ::vrpc::xdr::Decode>::decode)?,
+                more: ::vrpc::xdr::get_vec(source, 4, 8, <Step as ::vrpc::xdr::Decode>::decode)?,
             })
         };
-        ::compat_sunrpc::xdr::leave::<Self, S>(source);
+        ::vrpc::xdr::leave::<Self, S>(source);
         value
     }
 }
@@ -237,33 +237,33 @@ pub enum Answer {
     Default(Status, String),
 }
 
-impl ::compat_sunrpc::xdr::Encode for Answer {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+impl ::vrpc::xdr::Encode for Answer {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
         match self {
             Self::Ok(value) => {
-                ::compat_sunrpc::xdr::Encode::encode(&Status::Ok, sink)?;
-                ::compat_sunrpc::xdr::put_list(sink, value, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))
+                ::vrpc::xdr::Encode::encode(&Status::Ok, sink)?;
+                ::vrpc::xdr::put_list(sink, value, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))
             }
-            Self::Missing => ::compat_sunrpc::xdr::Encode::encode(&Status::Missing, sink),
+            Self::Missing => ::vrpc::xdr::Encode::encode(&Status::Missing, sink),
             Self::Default(discriminant, value) => {
                 let discriminant = *discriminant;
                 if matches!(discriminant, Status::Ok | Status::Missing) {
-                    return Err(::compat_sunrpc::xdr::EncodeError::NotDefault { union: "answer", value: discriminant as i64 });
+                    return Err(::vrpc::xdr::EncodeError::NotDefault { union: "answer", value: discriminant as i64 });
                 }
-                ::compat_sunrpc::xdr::Encode::encode(&discriminant, sink)?;
-                ::compat_sunrpc::xdr::put_string(sink, value, 4294967295)
+                ::vrpc::xdr::Encode::encode(&discriminant, sink)?;
+                ::vrpc::xdr::put_string(sink, value, 4294967295)
             }
         }
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Answer {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let discriminant = <Status as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for Answer {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let discriminant = <Status as ::vrpc::xdr::Decode>::decode(source)?;
         match discriminant {
-            Status::Ok => Ok(Self::Ok(::compat_sunrpc::xdr::get_list(source, <Entry as ::compat_sunrpc::xdr::Decode>::decode)?)),
+            Status::Ok => Ok(Self::Ok(::vrpc::xdr::get_list(source, <Entry as ::vrpc::xdr::Decode>::decode)?)),
             Status::Missing => Ok(Self::Missing),
-            _ => Ok(Self::Default(discriminant, ::compat_sunrpc::xdr::get_string(source, 4294967295)?)),
+            _ => Ok(Self::Default(discriminant, ::vrpc::xdr::get_string(source, 4294967295)?)),
         }
     }
 }
@@ -277,19 +277,19 @@ pub struct NumBoth {
     pub b: bool,
 }
 
-impl ::compat_sunrpc::xdr::Encode for NumBoth {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.a, sink)?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.b, sink)?;
+impl ::vrpc::xdr::Encode for NumBoth {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.a, sink)?;
+        ::vrpc::xdr::Encode::encode(&self.b, sink)?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for NumBoth {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for NumBoth {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         Ok(Self {
-            a: <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
-            b: <bool as ::compat_sunrpc::xdr::Decode>::decode(source)?,
+            a: <i32 as ::vrpc::xdr::Decode>::decode(source)?,
+            b: <bool as ::vrpc::xdr::Decode>::decode(source)?,
         })
     }
 }
@@ -307,40 +307,40 @@ pub enum Num {
     Default(i32),
 }
 
-impl ::compat_sunrpc::xdr::Encode for Num {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+impl ::vrpc::xdr::Encode for Num {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
         match self {
             Self::Case1(value) => {
-                ::compat_sunrpc::xdr::Encode::encode(&1i32, sink)?;
-                ::compat_sunrpc::xdr::Encode::encode(value, sink)
+                ::vrpc::xdr::Encode::encode(&1i32, sink)?;
+                ::vrpc::xdr::Encode::encode(value, sink)
             }
             Self::CaseMinus2(value) => {
-                ::compat_sunrpc::xdr::Encode::encode(&(-2i32), sink)?;
-                ::compat_sunrpc::xdr::Encode::encode(value, sink)
+                ::vrpc::xdr::Encode::encode(&(-2i32), sink)?;
+                ::vrpc::xdr::Encode::encode(value, sink)
             }
             Self::Case3(value) => {
-                ::compat_sunrpc::xdr::Encode::encode(&3i32, sink)?;
-                ::compat_sunrpc::xdr::Encode::encode(value, sink)
+                ::vrpc::xdr::Encode::encode(&3i32, sink)?;
+                ::vrpc::xdr::Encode::encode(value, sink)
             }
             Self::Default(discriminant) => {
                 let discriminant = *discriminant;
                 if matches!(discriminant, 1 | -2 | 3) {
-                    return Err(::compat_sunrpc::xdr::EncodeError::NotDefault { union: "num", value: i64::from(discriminant) });
+                    return Err(::vrpc::xdr::EncodeError::NotDefault { union: "num", value: i64::from(discriminant) });
                 }
-                ::compat_sunrpc::xdr::Encode::encode(&discriminant, sink)?;
+                ::vrpc::xdr::Encode::encode(&discriminant, sink)?;
                 Ok(())
             }
         }
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Num {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let discriminant = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for Num {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let discriminant = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
         match discriminant {
-            1 => Ok(Self::Case1(<i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?)),
-            -2 => Ok(Self::CaseMinus2(<i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?)),
-            3 => Ok(Self::Case3(<NumBoth as ::compat_sunrpc::xdr::Decode>::decode(source)?)),
+            1 => Ok(Self::Case1(<i32 as ::vrpc::xdr::Decode>::decode(source)?)),
+            -2 => Ok(Self::CaseMinus2(<i32 as ::vrpc::xdr::Decode>::decode(source)?)),
+            3 => Ok(Self::Case3(<NumBoth as ::vrpc::xdr::Decode>::decode(source)?)),
             _ => Ok(Self::Default(discriminant)),
         }
     }
@@ -350,28 +350,28 @@ impl ::compat_sunrpc::xdr::Decode for Num {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Maybe {
     /// Case `TRUE`.
-    True(::compat_sunrpc::xdr::Quad),
+    True(::vrpc::xdr::Quad),
     /// Case `FALSE`.
     False,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Maybe {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+impl ::vrpc::xdr::Encode for Maybe {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
         match self {
             Self::True(value) => {
-                ::compat_sunrpc::xdr::Encode::encode(&true, sink)?;
-                ::compat_sunrpc::xdr::Encode::encode(value, sink)
+                ::vrpc::xdr::Encode::encode(&true, sink)?;
+                ::vrpc::xdr::Encode::encode(value, sink)
             }
-            Self::False => ::compat_sunrpc::xdr::Encode::encode(&false, sink),
+            Self::False => ::vrpc::xdr::Encode::encode(&false, sink),
         }
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Maybe {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let discriminant = <bool as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for Maybe {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let discriminant = <bool as ::vrpc::xdr::Decode>::decode(source)?;
         match discriminant {
-            true => Ok(Self::True(<::compat_sunrpc::xdr::Quad as ::compat_sunrpc::xdr::Decode>::decode(source)?)),
+            true => Ok(Self::True(<::vrpc::xdr::Quad as ::vrpc::xdr::Decode>::decode(source)?)),
             false => Ok(Self::False),
         }
     }
@@ -387,18 +387,18 @@ pub enum BigE {
     B = 1,
 }
 
-impl ::compat_sunrpc::xdr::Encode for BigE {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+impl ::vrpc::xdr::Encode for BigE {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
         sink.put_u32((*self as i32).cast_unsigned())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for BigE {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for BigE {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         match source.get_u32()?.cast_signed() {
             0 => Ok(Self::A),
             1 => Ok(Self::B),
-            value => Err(::compat_sunrpc::xdr::DecodeError::NotInEnum { name: "big_e", value }),
+            value => Err(::vrpc::xdr::DecodeError::NotInEnum { name: "big_e", value }),
         }
     }
 }
@@ -422,29 +422,29 @@ pub struct Big {
     pub f: f32,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Big {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_long_opaque_array(sink, &self.data, 10000)?;
-        ::compat_sunrpc::xdr::put_long_array(sink, &self.many, 5000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::put_array(sink, &self.c, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.s, sink)?;
-        ::compat_sunrpc::xdr::put_vec(sink, &self.u, 4294967295, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.e, sink)?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.f, sink)?;
+impl ::vrpc::xdr::Encode for Big {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_long_opaque_array(sink, &self.data, 10000)?;
+        ::vrpc::xdr::put_long_array(sink, &self.many, 5000, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::put_array(sink, &self.c, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::Encode::encode(&self.s, sink)?;
+        ::vrpc::xdr::put_vec(sink, &self.u, 4294967295, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::Encode::encode(&self.e, sink)?;
+        ::vrpc::xdr::Encode::encode(&self.f, sink)?;
         Ok(())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Big {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for Big {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         Ok(Self {
-            data: ::compat_sunrpc::xdr::get_long_opaque_array(source, 10000)?,
-            many: ::compat_sunrpc::xdr::get_long_array(source, 5000, 4, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?,
-            c: ::compat_sunrpc::xdr::get_array::<4, _, _>(source, <i8 as ::compat_sunrpc::xdr::Decode>::decode)?,
-            s: <i16 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
-            u: ::compat_sunrpc::xdr::get_vec(source, 4294967295, 4, <u8 as ::compat_sunrpc::xdr::Decode>::decode)?,
-            e: <BigE as ::compat_sunrpc::xdr::Decode>::decode(source)?,
-            f: <f32 as ::compat_sunrpc::xdr::Decode>::decode(source)?,
+            data: ::vrpc::xdr::get_long_opaque_array(source, 10000)?,
+            many: ::vrpc::xdr::get_long_array(source, 5000, 4, <i32 as ::vrpc::xdr::Decode>::decode)?,
+            c: ::vrpc::xdr::get_array::<4, _, _>(source, <i8 as ::vrpc::xdr::Decode>::decode)?,
+            s: <i16 as ::vrpc::xdr::Decode>::decode(source)?,
+            u: ::vrpc::xdr::get_vec(source, 4294967295, 4, <u8 as ::vrpc::xdr::Decode>::decode)?,
+            e: <BigE as ::vrpc::xdr::Decode>::decode(source)?,
+            f: <f32 as ::vrpc::xdr::Decode>::decode(source)?,
         })
     }
 }
@@ -539,19 +539,19 @@ struct KvV1PutArgs<'a> {
     value: &'a [u8],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1PutArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, self.key, 64)?;
-        ::compat_sunrpc::xdr::put_opaque(sink, self.value, 1048576)?;
+impl ::vrpc::xdr::Encode for KvV1PutArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, self.key, 64)?;
+        ::vrpc::xdr::put_opaque(sink, self.value, 1048576)?;
         Ok(())
     }
 }
 
 struct KvV1PutResults(bool);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1PutResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <bool as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for KvV1PutResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <bool as ::vrpc::xdr::Decode>::decode(source)?;
         Ok(Self(result))
     }
 }
@@ -560,19 +560,19 @@ struct KvV1GetArgs<'a> {
     key: &'a str,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1GetArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, self.key, 64)?;
+impl ::vrpc::xdr::Encode for KvV1GetArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, self.key, 64)?;
         Ok(())
     }
 }
 
 struct KvV1GetResults(GetReply);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1GetResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <Status as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-        let value = ::compat_sunrpc::xdr::get_opaque(source, 1048576)?;
+impl ::vrpc::xdr::Decode for KvV1GetResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <Status as ::vrpc::xdr::Decode>::decode(source)?;
+        let value = ::vrpc::xdr::get_opaque(source, 1048576)?;
         Ok(Self(GetReply { result, value }))
     }
 }
@@ -582,19 +582,19 @@ struct KvV1ScaleArgs<'a> {
     m: &'a [f64],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1ScaleArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.by, sink)?;
-        ::compat_sunrpc::xdr::put_vec(sink, self.m, 65536, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for KvV1ScaleArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.by, sink)?;
+        ::vrpc::xdr::put_vec(sink, self.m, 65536, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
 struct KvV1ScaleResults(Vec<f64>);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1ScaleResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let m = ::compat_sunrpc::xdr::get_vec(source, 65536, 8, <f64 as ::compat_sunrpc::xdr::Decode>::decode)?;
+impl ::vrpc::xdr::Decode for KvV1ScaleResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let m = ::vrpc::xdr::get_vec(source, 65536, 8, <f64 as ::vrpc::xdr::Decode>::decode)?;
         Ok(Self(m))
     }
 }
@@ -604,20 +604,20 @@ struct KvV1DivideArgs {
     b: i32,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1DivideArgs {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.a, sink)?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.b, sink)?;
+impl ::vrpc::xdr::Encode for KvV1DivideArgs {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.a, sink)?;
+        ::vrpc::xdr::Encode::encode(&self.b, sink)?;
         Ok(())
     }
 }
 
 struct KvV1DivideResults(DivideReply);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1DivideResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-        let rest = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for KvV1DivideResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+        let rest = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
         Ok(Self(DivideReply { result, rest }))
     }
 }
@@ -626,9 +626,9 @@ struct KvV1LogArgs<'a> {
     line: &'a str,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1LogArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, self.line, 200)?;
+impl ::vrpc::xdr::Encode for KvV1LogArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, self.line, 200)?;
         Ok(())
     }
 }
@@ -637,18 +637,18 @@ struct KvV1ListArgs<'a> {
     arg: &'a [Entry],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1ListArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_list(sink, self.arg, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for KvV1ListArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_list(sink, self.arg, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
 struct KvV1ListResults(Answer);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1ListResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <Answer as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for KvV1ListResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <Answer as ::vrpc::xdr::Decode>::decode(source)?;
         Ok(Self(result))
     }
 }
@@ -658,21 +658,21 @@ struct KvV1PointsArgs<'a> {
     fixed: &'a [i32; 100],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1PointsArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_vec(sink, self.p, 10, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::put_array(sink, self.fixed, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for KvV1PointsArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_vec(sink, self.p, 10, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::put_array(sink, self.fixed, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
 struct KvV1PointsResults(PointsReply);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1PointsResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let q = ::compat_sunrpc::xdr::get_vec(source, 100, 28, <Point as ::compat_sunrpc::xdr::Decode>::decode)?;
-        let fixed = ::compat_sunrpc::xdr::get_array::<100, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?;
-        let ofixed = ::compat_sunrpc::xdr::get_array::<100, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?;
+impl ::vrpc::xdr::Decode for KvV1PointsResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let q = ::vrpc::xdr::get_vec(source, 100, 28, <Point as ::vrpc::xdr::Decode>::decode)?;
+        let fixed = ::vrpc::xdr::get_array::<100, _, _>(source, <i32 as ::vrpc::xdr::Decode>::decode)?;
+        let ofixed = ::vrpc::xdr::get_array::<100, _, _>(source, <i32 as ::vrpc::xdr::Decode>::decode)?;
         Ok(Self(PointsReply { q, fixed, ofixed }))
     }
 }
@@ -681,9 +681,9 @@ struct KvV1CopyArgs<'a> {
     a: &'a [u8],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1CopyArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_opaque(sink, self.a, 1000)?;
+impl ::vrpc::xdr::Encode for KvV1CopyArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_opaque(sink, self.a, 1000)?;
         Ok(())
     }
 }
@@ -696,25 +696,25 @@ struct KvV1LaterArgs<'a> {
     arg6: &'a Node,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1LaterArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(self.n, sink)?;
-        ::compat_sunrpc::xdr::Encode::encode(self.m, sink)?;
-        ::compat_sunrpc::xdr::put_vec(sink, self.x, 5000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::Encode::encode(self.t, sink)?;
-        ::compat_sunrpc::xdr::Encode::encode(self.arg6, sink)?;
+impl ::vrpc::xdr::Encode for KvV1LaterArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(self.n, sink)?;
+        ::vrpc::xdr::Encode::encode(self.m, sink)?;
+        ::vrpc::xdr::put_vec(sink, self.x, 5000, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::Encode::encode(self.t, sink)?;
+        ::vrpc::xdr::Encode::encode(self.arg6, sink)?;
         Ok(())
     }
 }
 
 struct KvV1LaterResults(LaterReply);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1LaterResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <Big as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-        let m = <Maybe as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-        let x = ::compat_sunrpc::xdr::get_vec(source, 5000, 8, <i64 as ::compat_sunrpc::xdr::Decode>::decode)?;
-        let d = ::compat_sunrpc::xdr::get_vec(source, 1000, 8, <f64 as ::compat_sunrpc::xdr::Decode>::decode)?;
+impl ::vrpc::xdr::Decode for KvV1LaterResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <Big as ::vrpc::xdr::Decode>::decode(source)?;
+        let m = <Maybe as ::vrpc::xdr::Decode>::decode(source)?;
+        let x = ::vrpc::xdr::get_vec(source, 5000, 8, <i64 as ::vrpc::xdr::Decode>::decode)?;
+        let d = ::vrpc::xdr::get_vec(source, 1000, 8, <f64 as ::vrpc::xdr::Decode>::decode)?;
         Ok(Self(LaterReply { result, m, x, d }))
     }
 }
@@ -724,10 +724,10 @@ struct KvV1TypeArgs<'a> {
     request_: &'a str,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1TypeArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.r#type, sink)?;
-        ::compat_sunrpc::xdr::put_string(sink, self.request_, 4294967295)?;
+impl ::vrpc::xdr::Encode for KvV1TypeArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.r#type, sink)?;
+        ::vrpc::xdr::put_string(sink, self.request_, 4294967295)?;
         Ok(())
     }
 }
@@ -738,23 +738,23 @@ struct KvV1TurnArgs<'a> {
     fixed: &'a [i32; 100],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1TurnArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_vec(sink, self.numbers, 5000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::put_vec(sink, self.p, 10, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-        ::compat_sunrpc::xdr::put_array(sink, self.fixed, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for KvV1TurnArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_vec(sink, self.numbers, 5000, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::put_vec(sink, self.p, 10, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+        ::vrpc::xdr::put_array(sink, self.fixed, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
 struct KvV1TurnResults(TurnReply);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1TurnResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <i64 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-        let numbers = ::compat_sunrpc::xdr::get_vec(source, 5000, 8, <i64 as ::compat_sunrpc::xdr::Decode>::decode)?;
-        let p = ::compat_sunrpc::xdr::get_vec(source, 10, 28, <Point as ::compat_sunrpc::xdr::Decode>::decode)?;
-        let fixed = ::compat_sunrpc::xdr::get_array::<100, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?;
+impl ::vrpc::xdr::Decode for KvV1TurnResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <i64 as ::vrpc::xdr::Decode>::decode(source)?;
+        let numbers = ::vrpc::xdr::get_vec(source, 5000, 8, <i64 as ::vrpc::xdr::Decode>::decode)?;
+        let p = ::vrpc::xdr::get_vec(source, 10, 28, <Point as ::vrpc::xdr::Decode>::decode)?;
+        let fixed = ::vrpc::xdr::get_array::<100, _, _>(source, <i32 as ::vrpc::xdr::Decode>::decode)?;
         Ok(Self(TurnReply { result, numbers, p, fixed }))
     }
 }
@@ -765,7 +765,7 @@ pub struct KvV1Client<C> {
     caller: C,
 }
 
-impl<C: ::compat_sunrpc::xdr::rpc::Caller> KvV1Client<C> {
+impl<C: ::vrpc::xdr::rpc::Caller> KvV1Client<C> {
     /// Calls through `caller`: a connection.
     #[must_use]
     pub fn new(caller: C) -> Self {
@@ -940,7 +940,7 @@ pub struct KvV1AsyncClient<C> {
     caller: C,
 }
 
-impl<C: ::compat_sunrpc::xdr::rpc::AsyncCaller> KvV1AsyncClient<C> {
+impl<C: ::vrpc::xdr::rpc::AsyncCaller> KvV1AsyncClient<C> {
     /// Calls through `caller`: a connection.
     #[must_use]
     pub fn new(caller: C) -> Self {
@@ -1123,7 +1123,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         key: String,
         value: Vec<u8>,
-    ) -> Result<bool, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<bool, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `GET`.
     ///
@@ -1133,7 +1133,7 @@ pub trait KvV1<C: ?Sized> {
         &self,
         context: &C,
         key: String,
-    ) -> Result<GetReply, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<GetReply, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `SCALE`.
     ///
@@ -1144,7 +1144,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         by: f64,
         m: Vec<f64>,
-    ) -> Result<Vec<f64>, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<Vec<f64>, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `DIVIDE`.
     ///
@@ -1155,7 +1155,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         a: i32,
         b: i32,
-    ) -> Result<DivideReply, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<DivideReply, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `LOG`.
     ///
@@ -1165,7 +1165,7 @@ pub trait KvV1<C: ?Sized> {
         &self,
         context: &C,
         line: String,
-    ) -> Result<(), ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<(), ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `LIST`.
     ///
@@ -1175,7 +1175,7 @@ pub trait KvV1<C: ?Sized> {
         &self,
         context: &C,
         arg: Entries,
-    ) -> Result<Answer, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<Answer, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `POINTS`.
     ///
@@ -1186,7 +1186,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         p: Vec<Point>,
         fixed: [i32; 100],
-    ) -> Result<PointsReply, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<PointsReply, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `COPY`.
     ///
@@ -1196,7 +1196,7 @@ pub trait KvV1<C: ?Sized> {
         &self,
         context: &C,
         a: Vec<u8>,
-    ) -> Result<(), ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<(), ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `LATER`.
     ///
@@ -1211,7 +1211,7 @@ pub trait KvV1<C: ?Sized> {
         x: Vec<i64>,
         t: Tree,
         arg6: Node,
-    ) -> Result<LaterReply, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<LaterReply, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `TYPE`.
     ///
@@ -1222,7 +1222,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         r#type: i32,
         request_: String,
-    ) -> Result<(), ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<(), ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `TURN`.
     ///
@@ -1234,113 +1234,113 @@ pub trait KvV1<C: ?Sized> {
         numbers: Vec<i64>,
         p: Vec<Point>,
         fixed: [i32; 100],
-    ) -> Result<TurnReply, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<TurnReply, ::vrpc::xdr::rpc::Failed>;
 }
 
 /// Serves an implementation of [`KvV1`].
 #[derive(Clone, Debug)]
 pub struct KvV1Program<S>(pub S);
 
-impl<C: ?Sized, S: KvV1<C>> ::compat_sunrpc::xdr::rpc::Program<C> for KvV1Program<S> {
+impl<C: ?Sized, S: KvV1<C>> ::vrpc::xdr::rpc::Program<C> for KvV1Program<S> {
     const PROGRAM: u32 = kv_v1::PROGRAM;
     const VERSION: u32 = kv_v1::VERSION;
     const NAME: &'static str = "KV_V1";
 
-    fn dispatch<R: ::compat_sunrpc::xdr::Source, K: ::compat_sunrpc::xdr::Sink>(
+    fn dispatch<R: ::vrpc::xdr::Source, K: ::vrpc::xdr::Sink>(
         &self,
         context: &C,
         procedure: u32,
         source: &mut R,
         sink: &mut K,
-    ) -> Result<::compat_sunrpc::xdr::rpc::Answer, ::compat_sunrpc::xdr::rpc::DispatchError> {
+    ) -> Result<::vrpc::xdr::rpc::Answer, ::vrpc::xdr::rpc::DispatchError> {
         let Self(implementation) = self;
         match procedure {
             kv_v1::PUT => {
-                let key = ::compat_sunrpc::xdr::get_string(source, 64)?;
-                let value = ::compat_sunrpc::xdr::get_opaque(source, 1048576)?;
-                let answer = implementation.put(context, key, value)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer, sink)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let key = ::vrpc::xdr::get_string(source, 64)?;
+                let value = ::vrpc::xdr::get_opaque(source, 1048576)?;
+                let answer = <S as KvV1<C>>::put(implementation, context, key, value)?;
+                ::vrpc::xdr::Encode::encode(&answer, sink)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::GET => {
-                let key = ::compat_sunrpc::xdr::get_string(source, 64)?;
-                let answer = implementation.get(context, key)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.result, sink)?;
-                ::compat_sunrpc::xdr::put_opaque(sink, &answer.value, 1048576)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let key = ::vrpc::xdr::get_string(source, 64)?;
+                let answer = <S as KvV1<C>>::get(implementation, context, key)?;
+                ::vrpc::xdr::Encode::encode(&answer.result, sink)?;
+                ::vrpc::xdr::put_opaque(sink, &answer.value, 1048576)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::SCALE => {
-                let by = <f64 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let m = ::compat_sunrpc::xdr::get_vec(source, 65536, 8, <f64 as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let answer = implementation.scale(context, by, m)?;
-                ::compat_sunrpc::xdr::put_vec(sink, &answer, 65536, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let by = <f64 as ::vrpc::xdr::Decode>::decode(source)?;
+                let m = ::vrpc::xdr::get_vec(source, 65536, 8, <f64 as ::vrpc::xdr::Decode>::decode)?;
+                let answer = <S as KvV1<C>>::scale(implementation, context, by, m)?;
+                ::vrpc::xdr::put_vec(sink, &answer, 65536, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::DIVIDE => {
-                let a = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let b = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let answer = implementation.divide(context, a, b)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.result, sink)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.rest, sink)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let a = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+                let b = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+                let answer = <S as KvV1<C>>::divide(implementation, context, a, b)?;
+                ::vrpc::xdr::Encode::encode(&answer.result, sink)?;
+                ::vrpc::xdr::Encode::encode(&answer.rest, sink)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::LOG => {
-                let line = ::compat_sunrpc::xdr::get_string(source, 200)?;
-                implementation.log(context, line)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Nothing)
+                let line = ::vrpc::xdr::get_string(source, 200)?;
+                <S as KvV1<C>>::log(implementation, context, line)?;
+                Ok(::vrpc::xdr::rpc::Answer::Nothing)
             }
             kv_v1::LIST => {
-                let arg = ::compat_sunrpc::xdr::get_list(source, <Entry as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let answer = implementation.list(context, arg)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer, sink)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let arg = ::vrpc::xdr::get_list(source, <Entry as ::vrpc::xdr::Decode>::decode)?;
+                let answer = <S as KvV1<C>>::list(implementation, context, arg)?;
+                ::vrpc::xdr::Encode::encode(&answer, sink)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::POINTS => {
-                let p = ::compat_sunrpc::xdr::get_vec(source, 10, 28, <Point as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let fixed = ::compat_sunrpc::xdr::get_array::<100, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let answer = implementation.points(context, p, fixed)?;
-                ::compat_sunrpc::xdr::put_vec(sink, &answer.q, 100, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                ::compat_sunrpc::xdr::put_array(sink, &answer.fixed, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                ::compat_sunrpc::xdr::put_array(sink, &answer.ofixed, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let p = ::vrpc::xdr::get_vec(source, 10, 28, <Point as ::vrpc::xdr::Decode>::decode)?;
+                let fixed = ::vrpc::xdr::get_array::<100, _, _>(source, <i32 as ::vrpc::xdr::Decode>::decode)?;
+                let answer = <S as KvV1<C>>::points(implementation, context, p, fixed)?;
+                ::vrpc::xdr::put_vec(sink, &answer.q, 100, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                ::vrpc::xdr::put_array(sink, &answer.fixed, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                ::vrpc::xdr::put_array(sink, &answer.ofixed, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::COPY => {
-                let a = ::compat_sunrpc::xdr::get_opaque(source, 1000)?;
-                implementation.copy(context, a)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let a = ::vrpc::xdr::get_opaque(source, 1000)?;
+                <S as KvV1<C>>::copy(implementation, context, a)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::LATER => {
-                let n = <Num as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let m = <Maybe as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let x = ::compat_sunrpc::xdr::get_vec(source, 5000, 8, <i64 as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let t = <Tree as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let arg6 = <Node as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let answer = implementation.later(context, n, m, x, t, arg6)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.result, sink)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.m, sink)?;
-                ::compat_sunrpc::xdr::put_vec(sink, &answer.x, 5000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                ::compat_sunrpc::xdr::put_vec(sink, &answer.d, 1000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let n = <Num as ::vrpc::xdr::Decode>::decode(source)?;
+                let m = <Maybe as ::vrpc::xdr::Decode>::decode(source)?;
+                let x = ::vrpc::xdr::get_vec(source, 5000, 8, <i64 as ::vrpc::xdr::Decode>::decode)?;
+                let t = <Tree as ::vrpc::xdr::Decode>::decode(source)?;
+                let arg6 = <Node as ::vrpc::xdr::Decode>::decode(source)?;
+                let answer = <S as KvV1<C>>::later(implementation, context, n, m, x, t, arg6)?;
+                ::vrpc::xdr::Encode::encode(&answer.result, sink)?;
+                ::vrpc::xdr::Encode::encode(&answer.m, sink)?;
+                ::vrpc::xdr::put_vec(sink, &answer.x, 5000, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                ::vrpc::xdr::put_vec(sink, &answer.d, 1000, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::TYPE => {
-                let r#type = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let request_ = ::compat_sunrpc::xdr::get_string(source, 4294967295)?;
-                implementation.r#type(context, r#type, request_)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let r#type = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+                let request_ = ::vrpc::xdr::get_string(source, 4294967295)?;
+                <S as KvV1<C>>::r#type(implementation, context, r#type, request_)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::TURN => {
-                let numbers = ::compat_sunrpc::xdr::get_vec(source, 5000, 8, <i64 as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let p = ::compat_sunrpc::xdr::get_vec(source, 10, 28, <Point as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let fixed = ::compat_sunrpc::xdr::get_array::<100, _, _>(source, <i32 as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let answer = implementation.turn(context, numbers, p, fixed)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.result, sink)?;
-                ::compat_sunrpc::xdr::put_vec(sink, &answer.numbers, 5000, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                ::compat_sunrpc::xdr::put_vec(sink, &answer.p, 10, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                ::compat_sunrpc::xdr::put_array(sink, &answer.fixed, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let numbers = ::vrpc::xdr::get_vec(source, 5000, 8, <i64 as ::vrpc::xdr::Decode>::decode)?;
+                let p = ::vrpc::xdr::get_vec(source, 10, 28, <Point as ::vrpc::xdr::Decode>::decode)?;
+                let fixed = ::vrpc::xdr::get_array::<100, _, _>(source, <i32 as ::vrpc::xdr::Decode>::decode)?;
+                let answer = <S as KvV1<C>>::turn(implementation, context, numbers, p, fixed)?;
+                ::vrpc::xdr::Encode::encode(&answer.result, sink)?;
+                ::vrpc::xdr::put_vec(sink, &answer.numbers, 5000, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                ::vrpc::xdr::put_vec(sink, &answer.p, 10, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                ::vrpc::xdr::put_array(sink, &answer.fixed, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
-            0 => Ok(::compat_sunrpc::xdr::rpc::Answer::Reply),
-            _ => Err(::compat_sunrpc::xdr::rpc::DispatchError::UnknownProcedure(procedure)),
+            0 => Ok(::vrpc::xdr::rpc::Answer::Reply),
+            _ => Err(::vrpc::xdr::rpc::DispatchError::UnknownProcedure(procedure)),
         }
     }
 }
@@ -1361,18 +1361,18 @@ struct KvV2NextArgs {
     arg: i32,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV2NextArgs {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.arg, sink)?;
+impl ::vrpc::xdr::Encode for KvV2NextArgs {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.arg, sink)?;
         Ok(())
     }
 }
 
 struct KvV2NextResults(i32);
 
-impl ::compat_sunrpc::xdr::Decode for KvV2NextResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for KvV2NextResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
         Ok(Self(result))
     }
 }
@@ -1383,7 +1383,7 @@ pub struct KvV2Client<C> {
     caller: C,
 }
 
-impl<C: ::compat_sunrpc::xdr::rpc::Caller> KvV2Client<C> {
+impl<C: ::vrpc::xdr::rpc::Caller> KvV2Client<C> {
     /// Calls through `caller`: a connection.
     #[must_use]
     pub fn new(caller: C) -> Self {
@@ -1427,7 +1427,7 @@ pub struct KvV2AsyncClient<C> {
     caller: C,
 }
 
-impl<C: ::compat_sunrpc::xdr::rpc::AsyncCaller> KvV2AsyncClient<C> {
+impl<C: ::vrpc::xdr::rpc::AsyncCaller> KvV2AsyncClient<C> {
     /// Calls through `caller`: a connection.
     #[must_use]
     pub fn new(caller: C) -> Self {
@@ -1474,7 +1474,7 @@ pub trait KvV2<C: ?Sized> {
     fn nullp(
         &self,
         context: &C,
-    ) -> Result<(), ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<(), ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `NEXT`.
     ///
@@ -1484,38 +1484,38 @@ pub trait KvV2<C: ?Sized> {
         &self,
         context: &C,
         arg: i32,
-    ) -> Result<i32, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<i32, ::vrpc::xdr::rpc::Failed>;
 }
 
 /// Serves an implementation of [`KvV2`].
 #[derive(Clone, Debug)]
 pub struct KvV2Program<S>(pub S);
 
-impl<C: ?Sized, S: KvV2<C>> ::compat_sunrpc::xdr::rpc::Program<C> for KvV2Program<S> {
+impl<C: ?Sized, S: KvV2<C>> ::vrpc::xdr::rpc::Program<C> for KvV2Program<S> {
     const PROGRAM: u32 = kv_v2::PROGRAM;
     const VERSION: u32 = kv_v2::VERSION;
     const NAME: &'static str = "KV_V2";
 
-    fn dispatch<R: ::compat_sunrpc::xdr::Source, K: ::compat_sunrpc::xdr::Sink>(
+    fn dispatch<R: ::vrpc::xdr::Source, K: ::vrpc::xdr::Sink>(
         &self,
         context: &C,
         procedure: u32,
         source: &mut R,
         sink: &mut K,
-    ) -> Result<::compat_sunrpc::xdr::rpc::Answer, ::compat_sunrpc::xdr::rpc::DispatchError> {
+    ) -> Result<::vrpc::xdr::rpc::Answer, ::vrpc::xdr::rpc::DispatchError> {
         let Self(implementation) = self;
         match procedure {
             kv_v2::NULLP => {
-                implementation.nullp(context)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                <S as KvV2<C>>::nullp(implementation, context)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v2::NEXT => {
-                let arg = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let answer = implementation.next(context, arg)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer, sink)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let arg = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+                let answer = <S as KvV2<C>>::next(implementation, context, arg)?;
+                ::vrpc::xdr::Encode::encode(&answer, sink)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
-            _ => Err(::compat_sunrpc::xdr::rpc::DispatchError::UnknownProcedure(procedure)),
+            _ => Err(::vrpc::xdr::rpc::DispatchError::UnknownProcedure(procedure)),
         }
     }
 }

@@ -326,6 +326,8 @@ impl KvV1Client {
 
     /// Procedure `LOG`.
     ///
+    /// Nobody waits for it, and later calls may overtake it; not where `BindingBuilder::lanes` says 1.
+    ///
     /// # Errors
     /// The call could not be made or was not answered.
     pub fn log(
@@ -459,6 +461,8 @@ impl KvV1AsyncClient {
 
     /// Procedure `LOG`.
     ///
+    /// Nobody waits for it, and later calls may overtake it; not where `BindingBuilder::lanes` says 1.
+    ///
     /// # Errors
     /// The call could not be made or was not answered.
     pub async fn log(
@@ -554,7 +558,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let value = ::shrimp_rpc::xdr::get_count(source, 1048576)?;
                 args.finish()?;
                 let value = call.block::<u8>(value)?;
-                let answer = implementation.put(call.context(), key, value)?;
+                let answer = <S as KvV1>::put(implementation, call.context(), key, value)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_put_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -567,7 +571,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let key = ::shrimp_rpc::xdr::get_string(source, 64)?;
                 args.finish()?;
                 let mut value = call.out::<u8>(1048576);
-                let answer = implementation.get(call.context(), key, &mut value)?;
+                let answer = <S as KvV1>::get(implementation, call.context(), key, &mut value)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_get_reply(&mut counter, &answer, value.descriptor())?;
                 let mut reply = call.reply(counter.len())?;
@@ -582,7 +586,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let m = ::shrimp_rpc::xdr::get_count(source, 65536)?;
                 args.finish()?;
                 let mut m = call.block_mut::<f64>(m)?;
-                implementation.scale(call.context(), by, &mut m)?;
+                <S as KvV1>::scale(implementation, call.context(), by, &mut m)?;
                 call.reply(0)?.send()
             }
             kv_v1::DIVIDE => {
@@ -592,7 +596,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let source = &mut args;
                 let b = <i32 as ::shrimp_rpc::xdr::Decode>::decode(source)?;
                 args.finish()?;
-                let answer = implementation.divide(call.context(), a, b)?;
+                let answer = <S as KvV1>::divide(implementation, call.context(), a, b)?;
                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
                 kv_v1_divide_reply(&mut counter, &answer)?;
                 let mut reply = call.reply(counter.len())?;
@@ -604,7 +608,7 @@ impl<S: KvV1> ::shrimp_rpc::Service for KvV1Service<S> {
                 let source = &mut args;
                 let line = ::shrimp_rpc::xdr::get_string(source, 200)?;
                 args.finish()?;
-                implementation.log(call.context(), line)?;
+                <S as KvV1>::log(implementation, call.context(), line)?;
                 Ok(call.finish_oneway())
             }
             0 => call.reply(0)?.send(),
@@ -706,7 +710,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.put(call.context(), key, value).await {
+                    match <S as KvV1Async>::put(&*implementation, call.context(), key, value).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -719,7 +723,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -732,7 +736,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.get(call.context(), key).await {
+                    match <S as KvV1Async>::get(&*implementation, call.context(), key).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let value = call.out(&results.value, 1048576)?;
@@ -747,7 +751,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -763,7 +767,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.scale(call.context(), by, m).await {
+                    match <S as KvV1Async>::scale(&*implementation, call.context(), by, m).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 call.inout(0, &results)?;
@@ -773,7 +777,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -788,7 +792,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    match implementation.divide(call.context(), a, b).await {
+                    match <S as KvV1Async>::divide(&*implementation, call.context(), a, b).await {
                         Ok(results) => {
                             let sent = (|| -> Result<(), ::shrimp_rpc::ReplyError> {
                                 let mut counter = ::shrimp_rpc::xdr::Counter::new();
@@ -801,7 +805,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                                 call.cannot_reply(&error);
                             }
                         }
-                        Err(fault) => drop(call.fault(fault)),
+                        Err(fault) => ::core::mem::drop(call.fault(fault)),
                     }
                 }));
                 Ok(finished)
@@ -814,7 +818,7 @@ impl<S: KvV1Async, E: Fn(::std::pin::Pin<Box<dyn ::core::future::Future<Output =
                 let (call, finished) = call.defer();
                 let implementation = ::std::sync::Arc::clone(&self.implementation);
                 (self.spawn)(Box::pin(async move {
-                    let _ = implementation.log(call.context(), line).await;
+                    let _ = <S as KvV1Async>::log(&*implementation, call.context(), line).await;
                     if let Ok(reply) = call.reply(0) {
                         let _ = reply.send();
                     }

@@ -10,18 +10,18 @@ pub enum Status {
     Missing = 1,
 }
 
-impl ::compat_sunrpc::xdr::Encode for Status {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
+impl ::vrpc::xdr::Encode for Status {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
         sink.put_u32((*self as i32).cast_unsigned())
     }
 }
 
-impl ::compat_sunrpc::xdr::Decode for Status {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
+impl ::vrpc::xdr::Decode for Status {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
         match source.get_u32()?.cast_signed() {
             0 => Ok(Self::Ok),
             1 => Ok(Self::Missing),
-            value => Err(::compat_sunrpc::xdr::DecodeError::NotInEnum { name: "status", value }),
+            value => Err(::vrpc::xdr::DecodeError::NotInEnum { name: "status", value }),
         }
     }
 }
@@ -67,19 +67,19 @@ struct KvV1PutArgs<'a> {
     value: &'a [u8],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1PutArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, self.key, 64)?;
-        ::compat_sunrpc::xdr::put_opaque(sink, self.value, 1048576)?;
+impl ::vrpc::xdr::Encode for KvV1PutArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, self.key, 64)?;
+        ::vrpc::xdr::put_opaque(sink, self.value, 1048576)?;
         Ok(())
     }
 }
 
 struct KvV1PutResults(bool);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1PutResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <bool as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for KvV1PutResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <bool as ::vrpc::xdr::Decode>::decode(source)?;
         Ok(Self(result))
     }
 }
@@ -88,19 +88,19 @@ struct KvV1GetArgs<'a> {
     key: &'a str,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1GetArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, self.key, 64)?;
+impl ::vrpc::xdr::Encode for KvV1GetArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, self.key, 64)?;
         Ok(())
     }
 }
 
 struct KvV1GetResults(GetReply);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1GetResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <Status as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-        let value = ::compat_sunrpc::xdr::get_opaque(source, 1048576)?;
+impl ::vrpc::xdr::Decode for KvV1GetResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <Status as ::vrpc::xdr::Decode>::decode(source)?;
+        let value = ::vrpc::xdr::get_opaque(source, 1048576)?;
         Ok(Self(GetReply { result, value }))
     }
 }
@@ -110,19 +110,19 @@ struct KvV1ScaleArgs<'a> {
     m: &'a [f64],
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1ScaleArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.by, sink)?;
-        ::compat_sunrpc::xdr::put_vec(sink, self.m, 65536, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
+impl ::vrpc::xdr::Encode for KvV1ScaleArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.by, sink)?;
+        ::vrpc::xdr::put_vec(sink, self.m, 65536, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
         Ok(())
     }
 }
 
 struct KvV1ScaleResults(Vec<f64>);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1ScaleResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let m = ::compat_sunrpc::xdr::get_vec(source, 65536, 8, <f64 as ::compat_sunrpc::xdr::Decode>::decode)?;
+impl ::vrpc::xdr::Decode for KvV1ScaleResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let m = ::vrpc::xdr::get_vec(source, 65536, 8, <f64 as ::vrpc::xdr::Decode>::decode)?;
         Ok(Self(m))
     }
 }
@@ -132,20 +132,20 @@ struct KvV1DivideArgs {
     b: i32,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1DivideArgs {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::Encode::encode(&self.a, sink)?;
-        ::compat_sunrpc::xdr::Encode::encode(&self.b, sink)?;
+impl ::vrpc::xdr::Encode for KvV1DivideArgs {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::Encode::encode(&self.a, sink)?;
+        ::vrpc::xdr::Encode::encode(&self.b, sink)?;
         Ok(())
     }
 }
 
 struct KvV1DivideResults(DivideReply);
 
-impl ::compat_sunrpc::xdr::Decode for KvV1DivideResults {
-    fn decode<S: ::compat_sunrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::compat_sunrpc::xdr::DecodeError> {
-        let result = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-        let rest = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
+impl ::vrpc::xdr::Decode for KvV1DivideResults {
+    fn decode<S: ::vrpc::xdr::Source + ?Sized>(source: &mut S) -> Result<Self, ::vrpc::xdr::DecodeError> {
+        let result = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+        let rest = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
         Ok(Self(DivideReply { result, rest }))
     }
 }
@@ -154,9 +154,9 @@ struct KvV1LogArgs<'a> {
     line: &'a str,
 }
 
-impl ::compat_sunrpc::xdr::Encode for KvV1LogArgs<'_> {
-    fn encode<S: ::compat_sunrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::compat_sunrpc::xdr::EncodeError> {
-        ::compat_sunrpc::xdr::put_string(sink, self.line, 200)?;
+impl ::vrpc::xdr::Encode for KvV1LogArgs<'_> {
+    fn encode<S: ::vrpc::xdr::Sink + ?Sized>(&self, sink: &mut S) -> Result<(), ::vrpc::xdr::EncodeError> {
+        ::vrpc::xdr::put_string(sink, self.line, 200)?;
         Ok(())
     }
 }
@@ -167,7 +167,7 @@ pub struct KvV1Client<C> {
     caller: C,
 }
 
-impl<C: ::compat_sunrpc::xdr::rpc::Caller> KvV1Client<C> {
+impl<C: ::vrpc::xdr::rpc::Caller> KvV1Client<C> {
     /// Calls through `caller`: a connection.
     #[must_use]
     pub fn new(caller: C) -> Self {
@@ -254,7 +254,7 @@ pub struct KvV1AsyncClient<C> {
     caller: C,
 }
 
-impl<C: ::compat_sunrpc::xdr::rpc::AsyncCaller> KvV1AsyncClient<C> {
+impl<C: ::vrpc::xdr::rpc::AsyncCaller> KvV1AsyncClient<C> {
     /// Calls through `caller`: a connection.
     #[must_use]
     pub fn new(caller: C) -> Self {
@@ -346,7 +346,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         key: String,
         value: Vec<u8>,
-    ) -> Result<bool, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<bool, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `GET`.
     ///
@@ -356,7 +356,7 @@ pub trait KvV1<C: ?Sized> {
         &self,
         context: &C,
         key: String,
-    ) -> Result<GetReply, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<GetReply, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `SCALE`.
     ///
@@ -367,7 +367,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         by: f64,
         m: Vec<f64>,
-    ) -> Result<Vec<f64>, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<Vec<f64>, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `DIVIDE`.
     ///
@@ -378,7 +378,7 @@ pub trait KvV1<C: ?Sized> {
         context: &C,
         a: i32,
         b: i32,
-    ) -> Result<DivideReply, ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<DivideReply, ::vrpc::xdr::rpc::Failed>;
 
     /// Procedure `LOG`.
     ///
@@ -388,63 +388,63 @@ pub trait KvV1<C: ?Sized> {
         &self,
         context: &C,
         line: String,
-    ) -> Result<(), ::compat_sunrpc::xdr::rpc::Failed>;
+    ) -> Result<(), ::vrpc::xdr::rpc::Failed>;
 }
 
 /// Serves an implementation of [`KvV1`].
 #[derive(Clone, Debug)]
 pub struct KvV1Program<S>(pub S);
 
-impl<C: ?Sized, S: KvV1<C>> ::compat_sunrpc::xdr::rpc::Program<C> for KvV1Program<S> {
+impl<C: ?Sized, S: KvV1<C>> ::vrpc::xdr::rpc::Program<C> for KvV1Program<S> {
     const PROGRAM: u32 = kv_v1::PROGRAM;
     const VERSION: u32 = kv_v1::VERSION;
     const NAME: &'static str = "KV_V1";
 
-    fn dispatch<R: ::compat_sunrpc::xdr::Source, K: ::compat_sunrpc::xdr::Sink>(
+    fn dispatch<R: ::vrpc::xdr::Source, K: ::vrpc::xdr::Sink>(
         &self,
         context: &C,
         procedure: u32,
         source: &mut R,
         sink: &mut K,
-    ) -> Result<::compat_sunrpc::xdr::rpc::Answer, ::compat_sunrpc::xdr::rpc::DispatchError> {
+    ) -> Result<::vrpc::xdr::rpc::Answer, ::vrpc::xdr::rpc::DispatchError> {
         let Self(implementation) = self;
         match procedure {
             kv_v1::PUT => {
-                let key = ::compat_sunrpc::xdr::get_string(source, 64)?;
-                let value = ::compat_sunrpc::xdr::get_opaque(source, 1048576)?;
-                let answer = implementation.put(context, key, value)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer, sink)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let key = ::vrpc::xdr::get_string(source, 64)?;
+                let value = ::vrpc::xdr::get_opaque(source, 1048576)?;
+                let answer = <S as KvV1<C>>::put(implementation, context, key, value)?;
+                ::vrpc::xdr::Encode::encode(&answer, sink)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::GET => {
-                let key = ::compat_sunrpc::xdr::get_string(source, 64)?;
-                let answer = implementation.get(context, key)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.result, sink)?;
-                ::compat_sunrpc::xdr::put_opaque(sink, &answer.value, 1048576)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let key = ::vrpc::xdr::get_string(source, 64)?;
+                let answer = <S as KvV1<C>>::get(implementation, context, key)?;
+                ::vrpc::xdr::Encode::encode(&answer.result, sink)?;
+                ::vrpc::xdr::put_opaque(sink, &answer.value, 1048576)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::SCALE => {
-                let by = <f64 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let m = ::compat_sunrpc::xdr::get_vec(source, 65536, 8, <f64 as ::compat_sunrpc::xdr::Decode>::decode)?;
-                let answer = implementation.scale(context, by, m)?;
-                ::compat_sunrpc::xdr::put_vec(sink, &answer, 65536, |sink, element| ::compat_sunrpc::xdr::Encode::encode(element, sink))?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let by = <f64 as ::vrpc::xdr::Decode>::decode(source)?;
+                let m = ::vrpc::xdr::get_vec(source, 65536, 8, <f64 as ::vrpc::xdr::Decode>::decode)?;
+                let answer = <S as KvV1<C>>::scale(implementation, context, by, m)?;
+                ::vrpc::xdr::put_vec(sink, &answer, 65536, |sink, element| ::vrpc::xdr::Encode::encode(element, sink))?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::DIVIDE => {
-                let a = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let b = <i32 as ::compat_sunrpc::xdr::Decode>::decode(source)?;
-                let answer = implementation.divide(context, a, b)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.result, sink)?;
-                ::compat_sunrpc::xdr::Encode::encode(&answer.rest, sink)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Reply)
+                let a = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+                let b = <i32 as ::vrpc::xdr::Decode>::decode(source)?;
+                let answer = <S as KvV1<C>>::divide(implementation, context, a, b)?;
+                ::vrpc::xdr::Encode::encode(&answer.result, sink)?;
+                ::vrpc::xdr::Encode::encode(&answer.rest, sink)?;
+                Ok(::vrpc::xdr::rpc::Answer::Reply)
             }
             kv_v1::LOG => {
-                let line = ::compat_sunrpc::xdr::get_string(source, 200)?;
-                implementation.log(context, line)?;
-                Ok(::compat_sunrpc::xdr::rpc::Answer::Nothing)
+                let line = ::vrpc::xdr::get_string(source, 200)?;
+                <S as KvV1<C>>::log(implementation, context, line)?;
+                Ok(::vrpc::xdr::rpc::Answer::Nothing)
             }
-            0 => Ok(::compat_sunrpc::xdr::rpc::Answer::Reply),
-            _ => Err(::compat_sunrpc::xdr::rpc::DispatchError::UnknownProcedure(procedure)),
+            0 => Ok(::vrpc::xdr::rpc::Answer::Reply),
+            _ => Err(::vrpc::xdr::rpc::DispatchError::UnknownProcedure(procedure)),
         }
     }
 }
