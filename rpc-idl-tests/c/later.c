@@ -18,7 +18,11 @@ static void *give(void *call)
 static int get(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result)
 {
     pthread_t thread;
-    (void)user, (void)value, (void)result;
+    (void)user, (void)value;
+    if (strcmp(key, "wrong") == 0) {
+        *result = (status)77; /* none of its values */
+        return 0;
+    }
     shrimp_rpc_call *later = shrimp_rpc_defer(call);
     if (later == NULL)
         abort();

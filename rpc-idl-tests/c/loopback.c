@@ -112,6 +112,12 @@ int shrimp_rpc_send(shrimp_rpc_binding *b)
     return status;
 }
 
+int shrimp_rpc_failed(shrimp_rpc_binding *b, int status)
+{
+    (void)b;
+    return status;
+}
+
 int shrimp_rpc_inout(shrimp_rpc_binding *b, size_t offset, void *to, size_t bytes)
 {
     if (offset > b->call.len || bytes > b->call.len - offset)

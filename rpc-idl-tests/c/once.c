@@ -10,8 +10,8 @@ __attribute__((noinline, flatten)) static int items(const volatile void *at)
 {
     shrimp_reader one = shrimp_reader_at(at, 8), other = shrimp_reader_at(at, 8);
     uint64_t first = 0, second = 0;
-    (void)shrimp_get_bytes(&one, &first, 8);
-    (void)shrimp_get_bytes(&other, &second, 8);
+    (void)shrimp_codec_get_bytes(&one, &first, 8);
+    (void)shrimp_codec_get_bytes(&other, &second, 8);
     return KNOWN(first == second) ? -1 : first == second;
 }
 

@@ -18,6 +18,7 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_PROC_UNAVAIL = 1,
     SHRIMP_RPC_GARBAGE_ARGS = 2,
     SHRIMP_RPC_SYSTEM_ERR = 3,
+    SHRIMP_RPC_GARBAGE_RESULTS = 4,
     SHRIMP_RPC_FAULT = 5,
     SHRIMP_RPC_BUSY = 13
 };
@@ -30,6 +31,7 @@ int shrimp_rpc_send(shrimp_rpc_binding *);
 int shrimp_rpc_inout(shrimp_rpc_binding *, size_t offset, void *to, size_t bytes);
 const volatile void *shrimp_rpc_inout_at(shrimp_rpc_binding *, size_t offset, size_t bytes);
 void shrimp_rpc_end(shrimp_rpc_binding *);
+int shrimp_rpc_failed(shrimp_rpc_binding *, int status);
 
 typedef int (*shrimp_rpc_dispatch)(void *user, uint32_t procedure, shrimp_rpc_call *);
 int shrimp_rpc_serve(const char *name, uint32_t program, uint32_t version, shrimp_rpc_dispatch, void *user);

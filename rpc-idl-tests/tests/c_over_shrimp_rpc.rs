@@ -107,6 +107,8 @@ fn a_generated_c_server_puts_answers_off_and_has_faults() {
     assert_eq!(fault(kv.get("never", &mut value).err()), (9, "never".into()));
     assert_eq!(fault(kv.list(&Vec::new()).err()), (10, "too long".into()));
     assert_eq!(fault(kv.divide(17, 42).err()), (42, "no quotient".into()));
+    let wrong = kv.get("wrong", &mut value).expect_err("77 is no status");
+    assert!(matches!(wrong, CallError::BadResults { .. }), "{wrong}");
     drop(server.0.stdin.take());
     assert!(server.0.wait().expect("it ends").success());
 }

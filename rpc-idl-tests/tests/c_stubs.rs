@@ -83,11 +83,17 @@ fn random_c_calls_arrive_and_return() {
 #[test]
 fn c_of_all_sorts_of_names_compiles() {
     let dir = tempfile::tempdir().expect("a directory");
-    let interface = Path::new(env!("CARGO_MANIFEST_DIR")).join("idl/names.x");
-    generate(dir.path(), "names", &std::fs::read_to_string(interface).expect("readable"));
-    std::fs::write(dir.path().join("empty.c"), "int main(void) { return 0; }\n").expect("ours");
-    let generated = ["names_codec.c", "names_client.c", "names_server.c"];
-    gcc(dir.path(), &[&["empty.c", "loopback.c"], &generated[..]].concat(), &["-Wno-unused"]);
+    for (stem, used) in [("names", ""), ("alike", "long long lowest = LOWEST;\n")] {
+        let program = format!("#include \"{stem}.h\"\n{used}int main(void) {{ return 0; }}\n");
+        std::fs::write(dir.path().join("uses.c"), program).expect("ours");
+        let interface = Path::new(env!("CARGO_MANIFEST_DIR")).join("idl").join(stem);
+        let text = std::fs::read_to_string(interface.with_extension("x")).expect("readable");
+        generate(dir.path(), stem, &text);
+        let generated = ["codec", "client", "server"].map(|part| format!("{stem}_{part}.c"));
+        let generated: Vec<&str> = generated.iter().map(String::as_str).collect();
+        let sources = [&["uses.c", "loopback.c"], &generated[..]].concat();
+        gcc(dir.path(), &sources, &["-Wno-unused", "-pedantic"]);
+    }
 }
 
 /// The header is for C++ as well: whatever the names are.
@@ -95,7 +101,7 @@ fn c_of_all_sorts_of_names_compiles() {
 fn the_header_is_one_of_cpp() {
     let dir = tempfile::tempdir().expect("a directory");
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for stem in ["names", "everything"] {
+    for stem in ["names", "alike", "everything"] {
         let interface = own.join("idl").join(stem).with_extension("x");
         generate(dir.path(), stem, &std::fs::read_to_string(interface).expect("readable"));
         let source = format!("#include \"{stem}.h\"\nint main() {{ return 0; }}\n");

@@ -27,7 +27,8 @@ enum {
     SHRIMP_CODEC_TOO_LONG = -102, /* a length beyond the limit of the interface */
     SHRIMP_CODEC_BAD_VALUE = -103, /* no value of its type */
     SHRIMP_CODEC_TOO_DEEP = -104, /* nested too deep */
-    SHRIMP_CODEC_NO_MEMORY = -105 /* more memory than a message may take, or than there is */
+    SHRIMP_CODEC_NO_MEMORY = -105, /* more memory than a message may take, or than there is */
+    SHRIMP_CODEC_NO_SPACE = -106 /* more elements than the caller has room for */
 };
 
 /* What reading one message may take: memory for its values, in bytes, and how deep they contain each other. */
@@ -88,7 +89,7 @@ static inline void shrimp_copy_out(void *to, const volatile unsigned char *from,
 
 static inline size_t shrimp_padded8(size_t len) { return (len + 7) & ~(size_t)7; }
 
-static inline int shrimp_put_raw(shrimp_writer *w, const void *from, size_t len, size_t padding)
+static inline int shrimp_codec_put_raw(shrimp_writer *w, const void *from, size_t len, size_t padding)
 {
     const unsigned char *bytes = (const unsigned char *)from;
     w->len += len + padding;
@@ -105,7 +106,7 @@ static inline int shrimp_put_raw(shrimp_writer *w, const void *from, size_t len,
     return SHRIMP_CODEC_OK;
 }
 
-static inline int shrimp_put_u32(shrimp_writer *w, uint32_t value)
+static inline int shrimp_codec_put_u32(shrimp_writer *w, uint32_t value)
 {
     unsigned char bytes[4];
     for (unsigned i = 0; i < 4; i++)
@@ -114,10 +115,10 @@ static inline int shrimp_put_u32(shrimp_writer *w, uint32_t value)
 #else
         bytes[i] = (unsigned char)(value >> (8 * i));
 #endif
-    return shrimp_put_raw(w, bytes, 4, 0);
+    return shrimp_codec_put_raw(w, bytes, 4, 0);
 }
 
-static inline int shrimp_put_u64(shrimp_writer *w, uint64_t value)
+static inline int shrimp_codec_put_u64(shrimp_writer *w, uint64_t value)
 {
     unsigned char bytes[8];
     for (unsigned i = 0; i < 8; i++)
@@ -126,55 +127,55 @@ static inline int shrimp_put_u64(shrimp_writer *w, uint64_t value)
 #else
         bytes[i] = (unsigned char)(value >> (8 * i));
 #endif
-    return shrimp_put_raw(w, bytes, 8, 0);
+    return shrimp_codec_put_raw(w, bytes, 8, 0);
 }
 
-static inline int shrimp_put_float(shrimp_writer *w, float value)
+static inline int shrimp_codec_put_float(shrimp_writer *w, float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    return shrimp_put_u32(w, bits);
+    return shrimp_codec_put_u32(w, bits);
 }
 
-static inline int shrimp_put_double(shrimp_writer *w, double value)
+static inline int shrimp_codec_put_double(shrimp_writer *w, double value)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    return shrimp_put_u64(w, bits);
+    return shrimp_codec_put_u64(w, bits);
 }
 
-static inline int shrimp_put_quad(shrimp_writer *w, const shrimp_quad *value)
+static inline int shrimp_codec_put_quad(shrimp_writer *w, const shrimp_quad *value)
 {
-    int status = shrimp_put_u64(w, value->high);
-    return status != SHRIMP_CODEC_OK ? status : shrimp_put_u64(w, value->low);
+    int status = shrimp_codec_put_u64(w, value->high);
+    return status != SHRIMP_CODEC_OK ? status : shrimp_codec_put_u64(w, value->low);
 }
 
-static inline int shrimp_put_bytes(shrimp_writer *w, const void *bytes, size_t len)
+static inline int shrimp_codec_put_bytes(shrimp_writer *w, const void *bytes, size_t len)
 {
-    return shrimp_put_raw(w, bytes, len, (0 - len) & 3);
+    return shrimp_codec_put_raw(w, bytes, len, (0 - len) & 3);
 }
 
-static inline int shrimp_put_count(shrimp_writer *w, uint32_t count, uint32_t max)
+static inline int shrimp_codec_put_count(shrimp_writer *w, uint32_t count, uint32_t max)
 {
-    return count > max ? SHRIMP_CODEC_TOO_LONG : shrimp_put_u32(w, count);
+    return count > max ? SHRIMP_CODEC_TOO_LONG : shrimp_codec_put_u32(w, count);
 }
 
-static inline int shrimp_put_opaque(shrimp_writer *w, const void *bytes, uint32_t len, uint32_t max)
+static inline int shrimp_codec_put_opaque(shrimp_writer *w, const void *bytes, uint32_t len, uint32_t max)
 {
-    int status = shrimp_put_count(w, len, max);
-    return status != SHRIMP_CODEC_OK ? status : shrimp_put_bytes(w, bytes, len);
+    int status = shrimp_codec_put_count(w, len, max);
+    return status != SHRIMP_CODEC_OK ? status : shrimp_codec_put_bytes(w, bytes, len);
 }
 
 /* A string; none at all is sent as the empty one. */
-static inline int shrimp_put_string(shrimp_writer *w, const char *string, uint32_t max)
+static inline int shrimp_codec_put_string(shrimp_writer *w, const char *string, uint32_t max)
 {
     size_t len = string == NULL ? 0 : strlen(string);
     if (len > max)
         return SHRIMP_CODEC_TOO_LONG;
-    return shrimp_put_opaque(w, string == NULL ? "" : string, (uint32_t)len, max);
+    return shrimp_codec_put_opaque(w, string == NULL ? "" : string, (uint32_t)len, max);
 }
 
-static inline int shrimp_get_raw(shrimp_reader *r, void *to, size_t len, size_t padding)
+static inline int shrimp_codec_get_raw(shrimp_reader *r, void *to, size_t len, size_t padding)
 {
     if (len > r->left || padding > r->left - len)
         return SHRIMP_CODEC_SHORT;
@@ -185,10 +186,10 @@ static inline int shrimp_get_raw(shrimp_reader *r, void *to, size_t len, size_t 
     return SHRIMP_CODEC_OK;
 }
 
-static inline int shrimp_get_u32(shrimp_reader *r, uint32_t *value)
+static inline int shrimp_codec_get_u32(shrimp_reader *r, uint32_t *value)
 {
     unsigned char bytes[4];
-    int status = shrimp_get_raw(r, bytes, 4, 0);
+    int status = shrimp_codec_get_raw(r, bytes, 4, 0);
     if (status != SHRIMP_CODEC_OK)
         return status;
     *value = 0;
@@ -201,10 +202,10 @@ static inline int shrimp_get_u32(shrimp_reader *r, uint32_t *value)
     return SHRIMP_CODEC_OK;
 }
 
-static inline int shrimp_get_u64(shrimp_reader *r, uint64_t *value)
+static inline int shrimp_codec_get_u64(shrimp_reader *r, uint64_t *value)
 {
     unsigned char bytes[8];
-    int status = shrimp_get_raw(r, bytes, 8, 0);
+    int status = shrimp_codec_get_raw(r, bytes, 8, 0);
     if (status != SHRIMP_CODEC_OK)
         return status;
     *value = 0;
@@ -217,56 +218,56 @@ static inline int shrimp_get_u64(shrimp_reader *r, uint64_t *value)
     return SHRIMP_CODEC_OK;
 }
 
-static inline int shrimp_get_float(shrimp_reader *r, float *value)
+static inline int shrimp_codec_get_float(shrimp_reader *r, float *value)
 {
     uint32_t bits = 0;
-    int status = shrimp_get_u32(r, &bits);
+    int status = shrimp_codec_get_u32(r, &bits);
     memcpy(value, &bits, sizeof bits);
     return status;
 }
 
-static inline int shrimp_get_double(shrimp_reader *r, double *value)
+static inline int shrimp_codec_get_double(shrimp_reader *r, double *value)
 {
     uint64_t bits = 0;
-    int status = shrimp_get_u64(r, &bits);
+    int status = shrimp_codec_get_u64(r, &bits);
     memcpy(value, &bits, sizeof bits);
     return status;
 }
 
-static inline int shrimp_get_quad(shrimp_reader *r, shrimp_quad *value)
+static inline int shrimp_codec_get_quad(shrimp_reader *r, shrimp_quad *value)
 {
-    int status = shrimp_get_u64(r, &value->high);
-    return status != SHRIMP_CODEC_OK ? status : shrimp_get_u64(r, &value->low);
+    int status = shrimp_codec_get_u64(r, &value->high);
+    return status != SHRIMP_CODEC_OK ? status : shrimp_codec_get_u64(r, &value->low);
 }
 
 /* An integer of 8 or 16 bits, sent in 32: as two's complement, or without a sign. */
-static inline int shrimp_get_small(shrimp_reader *r, int32_t *value, int32_t low, int32_t high)
+static inline int shrimp_codec_get_small(shrimp_reader *r, int32_t *value, int32_t low, int32_t high)
 {
     uint32_t bits = 0;
-    int status = shrimp_get_u32(r, &bits);
+    int status = shrimp_codec_get_u32(r, &bits);
     if (status != SHRIMP_CODEC_OK)
         return status;
     *value = (int32_t)bits;
     return *value < low || *value > high ? SHRIMP_CODEC_BAD_VALUE : SHRIMP_CODEC_OK;
 }
 
-static inline int shrimp_get_bool(shrimp_reader *r, shrimp_bool *value)
+static inline int shrimp_codec_get_bool(shrimp_reader *r, shrimp_bool *value)
 {
     uint32_t bits = 0;
-    int status = shrimp_get_u32(r, &bits);
+    int status = shrimp_codec_get_u32(r, &bits);
     *value = bits == 1;
     return status != SHRIMP_CODEC_OK ? status : bits > 1 ? SHRIMP_CODEC_BAD_VALUE : SHRIMP_CODEC_OK;
 }
 
-static inline int shrimp_get_bytes(shrimp_reader *r, void *to, size_t len)
+static inline int shrimp_codec_get_bytes(shrimp_reader *r, void *to, size_t len)
 {
-    return shrimp_get_raw(r, to, len, (0 - len) & 3);
+    return shrimp_codec_get_raw(r, to, len, (0 - len) & 3);
 }
 
 /* A number of elements that take at least `each` bytes each. */
-static inline int shrimp_get_count(shrimp_reader *r, uint32_t *count, uint32_t max, size_t each)
+static inline int shrimp_codec_get_count(shrimp_reader *r, uint32_t *count, uint32_t max, size_t each)
 {
-    int status = shrimp_get_u32(r, count);
+    int status = shrimp_codec_get_u32(r, count);
     if (status == SHRIMP_CODEC_OK && *count > max)
         status = SHRIMP_CODEC_TOO_LONG;
     if (status == SHRIMP_CODEC_OK && each > 0 && *count > r->left / each)
@@ -295,10 +296,10 @@ static inline void *shrimp_alloc(shrimp_reader *r, size_t count, size_t size, in
     return memory;
 }
 
-static inline int shrimp_get_opaque(shrimp_reader *r, void *val, uint32_t *len, uint32_t max)
+static inline int shrimp_codec_get_opaque(shrimp_reader *r, void *val, uint32_t *len, uint32_t max)
 {
     void *memory;
-    int status = shrimp_get_count(r, len, max, 1);
+    int status = shrimp_codec_get_count(r, len, max, 1);
     if (status != SHRIMP_CODEC_OK)
         return status;
     memory = shrimp_alloc(r, *len, 1, &status);
@@ -307,19 +308,19 @@ static inline int shrimp_get_opaque(shrimp_reader *r, void *val, uint32_t *len, 
         return status;
     }
     memcpy(val, &memory, sizeof memory); /* val is the address of any kind of pointer */
-    return shrimp_get_bytes(r, memory, *len);
+    return shrimp_codec_get_bytes(r, memory, *len);
 }
 
-static inline int shrimp_get_string(shrimp_reader *r, char **string, uint32_t max)
+static inline int shrimp_codec_get_string(shrimp_reader *r, char **string, uint32_t max)
 {
     uint32_t len = 0;
-    int status = shrimp_get_count(r, &len, max, 1);
+    int status = shrimp_codec_get_count(r, &len, max, 1);
     if (status != SHRIMP_CODEC_OK)
         return status;
     *string = (char *)shrimp_alloc(r, (size_t)len + 1, 1, &status);
     if (status != SHRIMP_CODEC_OK)
         return status;
-    status = shrimp_get_bytes(r, *string, len);
+    status = shrimp_codec_get_bytes(r, *string, len);
     /* A zero within would hide what follows it. */
     if (status == SHRIMP_CODEC_OK && memchr(*string, 0, len) != NULL)
         status = SHRIMP_CODEC_BAD_VALUE;

@@ -112,6 +112,8 @@ void shrimp_rpc_canceller_free(shrimp_rpc_canceller *);
 
 /* The last failure of this binding in words; valid until the next call. Never NULL. */
 const char *shrimp_rpc_last_error(const shrimp_rpc_binding *);
+/* For stubs, whose codec found what is wrong: makes the meaning of a status the last failure of this binding, and returns it. */
+int shrimp_rpc_failed(shrimp_rpc_binding *, int status);
 /* The number of the last SHRIMP_RPC_FAULT. */
 uint32_t shrimp_rpc_fault_number(const shrimp_rpc_binding *);
 
@@ -132,7 +134,8 @@ void shrimp_rpc_end(shrimp_rpc_binding *);
 /* ---- server ---- */
 
 /* Serves one call. Returns SHRIMP_RPC_OK after shrimp_rpc_reply_send (or for a one-way call),
- * SHRIMP_RPC_DEFERRED after shrimp_rpc_defer, or SHRIMP_RPC_PROC_UNAVAIL, SHRIMP_RPC_GARBAGE_ARGS, SHRIMP_RPC_SYSTEM_ERR. */
+ * SHRIMP_RPC_DEFERRED after shrimp_rpc_defer, or SHRIMP_RPC_PROC_UNAVAIL, SHRIMP_RPC_GARBAGE_ARGS, SHRIMP_RPC_GARBAGE_RESULTS,
+ * SHRIMP_RPC_SYSTEM_ERR. */
 typedef int (*shrimp_rpc_dispatch)(void *user, uint32_t procedure, shrimp_rpc_call *);
 
 /* Serves until the process ends; returns only when it cannot begin. */

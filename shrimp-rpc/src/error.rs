@@ -446,6 +446,9 @@ pub enum DispatchError {
     /// The results do not encode.
     #[error("the results do not encode: {0}")]
     BadResults(#[from] EncodeError),
+    /// The handler's results are none that can be sent, in words.
+    #[error("{0}")]
+    RefusedResults(String),
     /// The handler has no answer.
     #[error(transparent)]
     Fault(#[from] Fault),

@@ -129,7 +129,7 @@ pub fn write(dir: &Path, calls: &Path, each: u64) {
 fn generate(defs: &[Def], program: &Program, header: &str) -> String {
     let mut out = String::from("#define SHRIMP_CODEC_NETWORK\n");
     // All that the header declares: members that have no name in the interface have types of their own.
-    let types = header.split("int shrimp_put_").skip(1).filter_map(|rest| rest.split('(').next());
+    let types = header.split("void shrimp_free_").skip(1).filter_map(|rest| rest.split('(').next());
     for name in types {
         for verb in ["get", "put", "free"] {
             writeln!(out, "#define shrimp_{verb}_{name} net_{verb}_{name}").expect("it takes it");

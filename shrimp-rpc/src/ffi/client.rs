@@ -1,6 +1,6 @@
 //! Bindings and calls.
 
-use super::{Code, connector, entry, failure, text, token};
+use super::{Code, connector, entry, failure, meaning, text, token};
 use crate::client::{Binding, Canceller, Reply, Request};
 use crate::error::{CallError, ConnectError};
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -276,6 +276,19 @@ fn limit(milliseconds: u64) -> Option<Duration> {
 pub unsafe extern "C" fn shrimp_rpc_last_error(this: *const CBinding) -> *const c_char {
     // SAFETY: by the caller's word.
     unsafe { this.as_ref() }.map_or(c"no binding".as_ptr(), |this| this.error.as_ptr())
+}
+
+/// See the header.
+///
+/// # Safety
+/// `this` is NULL or from `shrimp_rpc_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shrimp_rpc_failed(this: *mut CBinding, status: c_int) -> c_int {
+    // SAFETY: passed on.
+    if let Some(this) = unsafe { binding(this) } {
+        meaning(status).clone_into(&mut this.error);
+    }
+    status
 }
 
 /// See the header.

@@ -19,9 +19,9 @@ pub use builder::{
 pub use client::{
     CBinding, CCanceller, shrimp_rpc_begin, shrimp_rpc_call_wait, shrimp_rpc_cancel,
     shrimp_rpc_canceller_free, shrimp_rpc_canceller_new, shrimp_rpc_close, shrimp_rpc_connect,
-    shrimp_rpc_connect_with_token, shrimp_rpc_end, shrimp_rpc_fault_number, shrimp_rpc_inout,
-    shrimp_rpc_inout_at, shrimp_rpc_last_error, shrimp_rpc_next_timeout, shrimp_rpc_send,
-    shrimp_rpc_set_timeout, shrimp_rpc_share,
+    shrimp_rpc_connect_with_token, shrimp_rpc_end, shrimp_rpc_failed, shrimp_rpc_fault_number,
+    shrimp_rpc_inout, shrimp_rpc_inout_at, shrimp_rpc_last_error, shrimp_rpc_next_timeout,
+    shrimp_rpc_send, shrimp_rpc_set_timeout, shrimp_rpc_share,
 };
 pub use connector::{
     CConnector, shrimp_rpc_connector_free, shrimp_rpc_connector_new, shrimp_rpc_connector_open,
@@ -175,17 +175,23 @@ unsafe fn token(secret: *const u8) -> Option<Token> {
 
 /// `SHRIMP_CODEC_SHORT`; the others follow downwards.
 const FIRST_OF_CODEC: c_int = -101;
-const CODEC_TEXTS: [&CStr; 5] = [
+const CODEC_TEXTS: [&CStr; 6] = [
     c"a message ends early, or has no room for a value",
     c"a value has more elements, or bytes, than the interface allows",
     c"a value is none of its type",
     c"values are nested too deep",
     c"no memory, or more than a message may take",
+    c"the results have more elements than there is room for: the length says how many",
 ];
 
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn shrimp_rpc_strerror(status: c_int) -> *const c_char {
+    meaning(status).as_ptr()
+}
+
+/// What a status means, in English.
+fn meaning(status: c_int) -> &'static CStr {
     let known = match usize::try_from(status) {
         Ok(at) => TEXTS.get(at),
         // What the codec of generated stubs says: `shrimp_codec.h`.
@@ -193,7 +199,7 @@ pub extern "C" fn shrimp_rpc_strerror(status: c_int) -> *const c_char {
             .checked_sub(status)
             .and_then(|at| CODEC_TEXTS.get(usize::try_from(at).ok()?)),
     };
-    known.copied().unwrap_or(c"unknown status").as_ptr()
+    known.copied().unwrap_or(c"unknown status")
 }
 
 #[cfg(test)]
@@ -239,6 +245,7 @@ mod tests {
             assert_eq!(shrimp_rpc_connect(std::ptr::null(), 1, 1, std::ptr::null_mut()), invalid);
             assert_eq!(shrimp_rpc_begin(null.cast(), 1, 8, &raw mut at), invalid);
             assert_eq!(shrimp_rpc_send(null.cast()), invalid);
+            assert_eq!(shrimp_rpc_failed(null.cast(), -101), -101);
             assert_eq!(shrimp_rpc_reply(null.cast(), 1, &raw mut at), invalid);
             shrimp_rpc_close(null.cast());
             shrimp_rpc_end(null.cast());

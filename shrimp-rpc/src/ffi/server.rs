@@ -136,6 +136,10 @@ impl Target {
             (0, None) => Err(Fault::new(Fault::DROPPED, "the server sent no reply").into()),
             (1, _) => Err(DispatchError::UnknownProcedure(procedure)),
             (2, _) => Err(DispatchError::Refused("the arguments do not decode".into())),
+            (4, _) => {
+                let text = "a value is none of its type, or longer than the interface allows";
+                Err(DispatchError::RefusedResults(text.into()))
+            }
             (code, _) => {
                 let text = format!("the handler returned {code}");
                 Err(Fault::with_text(Fault::FAILED, text).into())

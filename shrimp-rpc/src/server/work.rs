@@ -386,6 +386,9 @@ fn refuse(desk: &Desk, error: &DispatchError) {
         DispatchError::BadResults(error) => {
             (Status::BadResults, Fault::with_text(0, error.to_string()))
         }
+        DispatchError::RefusedResults(text) => {
+            (Status::BadResults, Fault::with_text(0, text.clone()))
+        }
         DispatchError::Fault(fault) => (Status::Fault, fault.clone()),
         DispatchError::Reply(ReplyError::TooLong { len, max }) => {
             let _ = call::send_too_long(slot, turn, *len, *max); // the client may have gone

@@ -6,6 +6,10 @@ use super::{Emitter, pointer};
 use crate::ast::Direction;
 use crate::model::{Bulk, Element, Procedure, Program, Type, Version};
 
+/// The end of a call: what the codec found, the runtime does not know.
+pub(super) const ENDED: &str =
+    "return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;";
+
 impl Emitter<'_> {
     pub(super) fn client(&mut self, program: &Program, version: &Version) {
         for procedure in &version.procedures {
@@ -46,7 +50,10 @@ impl Emitter<'_> {
                         self.out.line(format!("if ({}_len != {}U)", param.name, bulk.len));
                         self.out.line("    return SHRIMP_CODEC_TOO_LONG;");
                     }
-                    self.step(&format!("shrimp_put_count(w, {}_len, {}U)", param.name, bulk.len));
+                    self.step(&format!(
+                        "shrimp_codec_put_count(w, {}_len, {}U)",
+                        param.name, bulk.len
+                    ));
                 }
                 None => {
                     let place = match param.idl.direction {
@@ -60,6 +67,12 @@ impl Emitter<'_> {
         self.out.line("return 0;");
         self.out.line("}");
         self.out.line("");
+    }
+
+    /// Ends the call if its arguments do not encode.
+    pub(super) fn encoded(&mut self, call: &str) {
+        self.out.line(format!("if ((shrimp_rc = {call}) != 0)"));
+        self.out.line("    return shrimp_rpc_failed(binding, shrimp_rc);");
     }
 
     /// What that function is passed.
@@ -87,7 +100,7 @@ impl Emitter<'_> {
         self.out.line("size_t size = 0;");
         self.out.line("int shrimp_rc;");
         if plain {
-            self.step(&format!("{name}_args(&w{names})"));
+            self.encoded(&format!("{name}_args(&w{names})"));
             self.out.line("size = shrimp_padded8(w.len);");
         }
         let blocks: Vec<&Param<'_>> =
@@ -116,8 +129,16 @@ impl Emitter<'_> {
                     "w = shrimp_writer_at({at}, (size_t){}_len * {size}U);",
                     param.name
                 ));
-                self.out.line(format!("for (uint32_t i0 = 0; i0 < {}_len; i0++)", param.name));
-                self.out.line(format!("    (void)shrimp_put_{element}(&w, &{}[i0]);", param.name));
+                self.out.line(format!(
+                    "for (uint32_t i0 = 0; shrimp_rc == 0 && i0 < {}_len; i0++)",
+                    param.name
+                ));
+                self.out.line(format!(
+                    "    shrimp_rc = shrimp_put_{element}(&w, &{}[i0]);",
+                    param.name
+                ));
+                self.out.line("if (shrimp_rc != 0)");
+                self.out.line("    break;");
             } else {
                 self.out.line(format!("if ({}_len > 0)", param.name));
                 self.out
@@ -128,7 +149,7 @@ impl Emitter<'_> {
             self.out.line("return shrimp_rpc_send(binding);");
             self.out.line("} while (0);");
             self.out.line("shrimp_rpc_end(binding);");
-            self.out.line("return shrimp_rc;");
+            self.out.line(ENDED);
             return;
         }
         self.out.line("const volatile void *reply = NULL;");
@@ -173,7 +194,7 @@ impl Emitter<'_> {
         self.drop_results(procedure, &params);
         self.out.line("} while (0);");
         self.out.line("shrimp_rpc_end(binding);");
-        self.out.line("return shrimp_rc;");
+        self.out.line(ENDED);
         self.results(procedure, &name, &params, &parameters);
     }
 
@@ -239,7 +260,11 @@ impl Emitter<'_> {
             }
             let size = self.element_size(bulk);
             self.out.line("{");
-            self.out_block(bulk, &format!(" || count > *{name}_len"));
+            self.out_block(bulk);
+            self.out.line(format!("if (count > *{name}_len) {{"));
+            self.out.line(format!("*{name}_len = count;"));
+            self.out.line("return SHRIMP_CODEC_NO_SPACE;");
+            self.out.line("}");
             self.out.line(format!(
                 "shrimp_bulk block = {{(volatile unsigned char *)reply + (len - distance), count, {size}U}};"
             ));
@@ -276,12 +301,12 @@ impl Emitter<'_> {
     }
 
     /// Reads and checks where an OUT block is: `distance` and `count`.
-    pub(super) fn out_block(&mut self, bulk: &Bulk, or_too_long: &str) {
+    pub(super) fn out_block(&mut self, bulk: &Bulk) {
         self.out.line("uint32_t distance = 0, count = 0;");
-        self.step("shrimp_get_u32(r, &distance)");
-        self.step("shrimp_get_u32(r, &count)");
+        self.step("shrimp_codec_get_u32(r, &distance)");
+        self.step("shrimp_codec_get_u32(r, &count)");
         let wrong = if bulk.fixed { "!=" } else { ">" };
-        self.out.line(format!("if (count {wrong} {}U{or_too_long})", bulk.len));
+        self.out.line(format!("if (count {wrong} {}U)", bulk.len));
         self.out.line("    return SHRIMP_CODEC_TOO_LONG;");
         let size = self.element_size(bulk);
         self.out.line(format!("if (distance > len || count > distance / {size}U)"));

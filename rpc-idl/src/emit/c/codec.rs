@@ -1,7 +1,7 @@
 //! Encoding, decoding and freeing.
 
 use super::{Emitter, Place, int_literal};
-use crate::model::{Field, Type, TypeId, TypeKind, Union};
+use crate::model::{EnumValue, Field, Type, TypeId, TypeKind, Union};
 use std::collections::HashSet;
 
 /// What is done with a value.
@@ -22,10 +22,23 @@ impl Emitter<'_> {
     pub(super) fn codec(&mut self, id: TypeId) {
         let model = self.model;
         let def = model.def(id);
-        if matches!(def.kind, TypeKind::Alias(_) | TypeKind::Extern(_)) {
+        let (name, ty) = (&def.name, self.ty(&Type::Named(id)));
+        if let TypeKind::Alias(target) = &def.kind {
+            // Reading and writing stand where it is used.
+            if self.owns_memory(target) {
+                self.out.line("");
+                self.out.line(format!("void shrimp_free_{name}({ty} *v)"));
+                self.out.line("{");
+                let place = self.place(&Type::Named(id), "(*v)", "");
+                self.value(Verb::Free, target, &place, 0);
+                self.end(Verb::Free, false);
+                self.out.line("}");
+            }
             return;
         }
-        let (name, ty) = (&def.name, self.ty(&Type::Named(id)));
+        if matches!(def.kind, TypeKind::Extern(_)) {
+            return;
+        }
         for verb in [Verb::Put, Verb::Get, Verb::Free] {
             self.out.line("");
             match verb {
@@ -50,21 +63,13 @@ impl Emitter<'_> {
             match &def.kind {
                 TypeKind::Enum(values) => match verb {
                     Verb::Put => {
-                        self.out.line("return shrimp_rc = shrimp_put_u32(w, (uint32_t)*v);")
+                        self.is_value("*v", values);
+                        self.out.line("return shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)*v);");
                     }
                     Verb::Get => {
                         self.out.line("uint32_t bits = 0;");
-                        self.step("shrimp_get_u32(r, &bits)");
-                        self.out.line("switch ((int32_t)bits) {");
-                        let mut seen = HashSet::new();
-                        for value in values.iter().filter(|v| seen.insert(v.value)) {
-                            let number = int_literal(value.value);
-                            self.out.line(format!("case {number}: /* {} */", value.name));
-                        }
-                        self.out.line("    break;");
-                        self.out.line("default:");
-                        self.out.line("    return SHRIMP_CODEC_BAD_VALUE;");
-                        self.out.line("}");
+                        self.step("shrimp_codec_get_u32(r, &bits)");
+                        self.is_value("bits", values);
                         self.out.line(format!("*v = ({ty})(int32_t)bits;"));
                         self.out.line("return 0;");
                     }
@@ -85,6 +90,20 @@ impl Emitter<'_> {
             }
             self.out.line("}");
         }
+    }
+
+    /// Ends the function if a number is no value of an enumeration.
+    fn is_value(&mut self, number: &str, values: &[EnumValue]) {
+        self.out.line(format!("switch ((int32_t){number}) {{"));
+        let mut seen = HashSet::new();
+        for value in values.iter().filter(|v| seen.insert(v.value)) {
+            let number = int_literal(value.value);
+            self.out.line(format!("case {number}: /* {} */", value.name));
+        }
+        self.out.line("    break;");
+        self.out.line("default:");
+        self.out.line("    return SHRIMP_CODEC_BAD_VALUE;");
+        self.out.line("}");
     }
 
     fn end(&mut self, verb: Verb, recursive: bool) {
@@ -120,14 +139,14 @@ impl Emitter<'_> {
         }
         match verb {
             Verb::Put => {
-                self.step(&format!("shrimp_put_u32(w, v->{next} != NULL)"));
+                self.step(&format!("shrimp_codec_put_u32(w, v->{next} != NULL)"));
                 self.out.line(format!("if (v->{next} == NULL)"));
                 self.out.line("    return 0;");
                 self.out.line(format!("v = v->{next};"));
             }
             Verb::Get => {
                 self.out.line("shrimp_bool more;");
-                self.step("shrimp_get_bool(r, &more)");
+                self.step("shrimp_codec_get_bool(r, &more)");
                 self.out.line("if (!more)");
                 self.out.line("    return 0;");
                 self.out.line(format!("v->{next} = shrimp_alloc(r, 1, sizeof *v, &shrimp_rc);"));
@@ -214,20 +233,22 @@ impl Emitter<'_> {
                 }
             }
             Type::Text(max) => match verb {
-                Verb::Put => self.step(&format!("shrimp_put_string(w, {one}, {max}U)")),
-                Verb::Get => self.step(&format!("shrimp_get_string(r, &{one}, {max}U)")),
+                Verb::Put => self.step(&format!("shrimp_codec_put_string(w, {one}, {max}U)")),
+                Verb::Get => self.step(&format!("shrimp_codec_get_string(r, &{one}, {max}U)")),
                 Verb::Free => self.out.line(format!("free({one});")),
             },
             Type::OpaqueArray(len) => match verb {
-                Verb::Put => self.step(&format!("shrimp_put_bytes(w, {one}, {len}U)")),
-                _ => self.step(&format!("shrimp_get_bytes(r, {one}, {len}U)")),
+                Verb::Put => self.step(&format!("shrimp_codec_put_bytes(w, {one}, {len}U)")),
+                _ => self.step(&format!("shrimp_codec_get_bytes(r, {one}, {len}U)")),
             },
             Type::Opaque(max) => {
                 let Place::Pair { len, val } = place else { return };
                 match verb {
-                    Verb::Put => self.step(&format!("shrimp_put_opaque(w, {val}, {len}, {max}U)")),
+                    Verb::Put => {
+                        self.step(&format!("shrimp_codec_put_opaque(w, {val}, {len}, {max}U)"))
+                    }
                     Verb::Get => {
-                        self.step(&format!("shrimp_get_opaque(r, &{val}, &{len}, {max}U)"))
+                        self.step(&format!("shrimp_codec_get_opaque(r, &{val}, &{len}, {max}U)"))
                     }
                     Verb::Free => self.out.line(format!("free({val});")),
                 }
@@ -239,9 +260,9 @@ impl Emitter<'_> {
                 let Place::Pair { len, val } = place else { return };
                 let each = self.model.min_len(element).max(1);
                 match verb {
-                    Verb::Put => self.step(&format!("shrimp_put_count(w, {len}, {max}U)")),
+                    Verb::Put => self.step(&format!("shrimp_codec_put_count(w, {len}, {max}U)")),
                     Verb::Get => {
-                        self.step(&format!("shrimp_get_count(r, &{len}, {max}U, {each}U)"));
+                        self.step(&format!("shrimp_codec_get_count(r, &{len}, {max}U, {each}U)"));
                         self.out.line(format!(
                             "{val} = shrimp_alloc(r, {len}, sizeof *{val}, &shrimp_rc);"
                         ));
@@ -262,13 +283,13 @@ impl Emitter<'_> {
             Type::Optional(target) => {
                 match verb {
                     Verb::Put => {
-                        self.step(&format!("shrimp_put_u32(w, {one} != NULL)"));
+                        self.step(&format!("shrimp_codec_put_u32(w, {one} != NULL)"));
                         self.out.line(format!("if ({one} != NULL) {{"));
                     }
                     Verb::Get => {
                         self.out.line("{");
                         self.out.line("shrimp_bool there;");
-                        self.step("shrimp_get_bool(r, &there)");
+                        self.step("shrimp_codec_get_bool(r, &there)");
                         self.out.line("if (there) {");
                         self.step("shrimp_enter(r)");
                         self.out.line(format!(
@@ -309,30 +330,30 @@ impl Emitter<'_> {
     fn scalar(&mut self, verb: Verb, ty: &Type, one: &str) {
         if verb == Verb::Put {
             self.step(&match ty {
-                Type::Bool => format!("shrimp_put_u32(w, {one} != 0)"),
-                Type::Int { bits: 64, .. } => format!("shrimp_put_u64(w, (uint64_t){one})"),
-                Type::Int { unsigned: true, .. } => format!("shrimp_put_u32(w, {one})"),
-                Type::Int { .. } => format!("shrimp_put_u32(w, (uint32_t)(int32_t){one})"),
-                Type::Float => format!("shrimp_put_float(w, {one})"),
-                Type::Double => format!("shrimp_put_double(w, {one})"),
-                _ => format!("shrimp_put_quad(w, &{one})"),
+                Type::Bool => format!("shrimp_codec_put_u32(w, {one} != 0)"),
+                Type::Int { bits: 64, .. } => format!("shrimp_codec_put_u64(w, (uint64_t){one})"),
+                Type::Int { unsigned: true, .. } => format!("shrimp_codec_put_u32(w, {one})"),
+                Type::Int { .. } => format!("shrimp_codec_put_u32(w, (uint32_t)(int32_t){one})"),
+                Type::Float => format!("shrimp_codec_put_float(w, {one})"),
+                Type::Double => format!("shrimp_codec_put_double(w, {one})"),
+                _ => format!("shrimp_codec_put_quad(w, &{one})"),
             });
             return;
         }
         let c_type = self.ty(ty);
         match ty {
-            Type::Bool => self.step(&format!("shrimp_get_bool(r, &{one})")),
+            Type::Bool => self.step(&format!("shrimp_codec_get_bool(r, &{one})")),
             Type::Int { bits: 64, .. } => {
                 self.out.line("{");
                 self.out.line("uint64_t bits = 0;");
-                self.step("shrimp_get_u64(r, &bits)");
+                self.step("shrimp_codec_get_u64(r, &bits)");
                 self.out.line(format!("{one} = ({c_type})bits;"));
                 self.out.line("}");
             }
             Type::Int { bits: 32, .. } => {
                 self.out.line("{");
                 self.out.line("uint32_t bits = 0;");
-                self.step("shrimp_get_u32(r, &bits)");
+                self.step("shrimp_codec_get_u32(r, &bits)");
                 self.out.line(format!("{one} = ({c_type})bits;"));
                 self.out.line("}");
             }
@@ -340,13 +361,13 @@ impl Emitter<'_> {
                 let (low, high) = (-(1i32 << (bits - 1)), (1i32 << bits) - 1);
                 self.out.line("{");
                 self.out.line("int32_t small = 0;");
-                self.step(&format!("shrimp_get_small(r, &small, {low}, {high})"));
+                self.step(&format!("shrimp_codec_get_small(r, &small, {low}, {high})"));
                 self.out.line(format!("{one} = ({c_type})small;"));
                 self.out.line("}");
             }
-            Type::Float => self.step(&format!("shrimp_get_float(r, &{one})")),
-            Type::Double => self.step(&format!("shrimp_get_double(r, &{one})")),
-            _ => self.step(&format!("shrimp_get_quad(r, &{one})")),
+            Type::Float => self.step(&format!("shrimp_codec_get_float(r, &{one})")),
+            Type::Double => self.step(&format!("shrimp_codec_get_double(r, &{one})")),
+            _ => self.step(&format!("shrimp_codec_get_quad(r, &{one})")),
         }
     }
 }

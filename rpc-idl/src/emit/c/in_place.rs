@@ -3,6 +3,7 @@
 //! there, and ends the call.
 
 use super::Emitter;
+use super::client::ENDED;
 use super::codec::Verb;
 use super::signature::{Param, function, params};
 use crate::ast::Direction;
@@ -108,7 +109,7 @@ impl Emitter<'_> {
         }
         let names = Emitter::args(&params);
         if !names.is_empty() {
-            self.step(&format!("{name}_args(&w{names})"));
+            self.encoded(&format!("{name}_args(&w{names})"));
             self.out.line("size = shrimp_padded8(w.len);");
         }
         for (param, bulk) in blocks(&params) {
@@ -123,7 +124,7 @@ impl Emitter<'_> {
         } else {
             self.out.line(format!("if ((shrimp_rc = {name}_args(&w{names})) != 0) {{"));
             self.out.line("shrimp_rpc_end(binding);");
-            self.out.line("return shrimp_rc;");
+            self.out.line("return shrimp_rpc_failed(binding, shrimp_rc);");
             self.out.line("}");
         }
         self.out.line("memset(place, 0, sizeof *place);");
@@ -166,7 +167,7 @@ impl Emitter<'_> {
         self.drop_results(procedure, &params);
         self.out.line("if (shrimp_rc != 0)");
         self.out.line("    shrimp_rpc_end(binding);");
-        self.out.line("return shrimp_rc;");
+        self.out.line(ENDED);
         self.out.line("}");
     }
 
@@ -200,7 +201,7 @@ impl Emitter<'_> {
                 }
                 (Some(bulk), Direction::Out) => {
                     self.out.line("{");
-                    self.out_block(bulk, "");
+                    self.out_block(bulk);
                     let param = &param.name;
                     let at = "(volatile unsigned char *)reply + (len - distance)";
                     self.out.line(format!("place->{param}.at = {at};"));

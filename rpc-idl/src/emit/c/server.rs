@@ -216,8 +216,11 @@ impl Emitter<'_> {
             let element = self.element_name(bulk);
             self.out.line(format!("for (uint32_t i0 = 0; i0 < {name}_len; i0++) {{"));
             self.out.line(format!("shrimp_writer element = shrimp_bulk_writer(&{name}_bulk, i0);"));
-            self.out.line(format!("(void)shrimp_put_{element}(&element, &{name}[i0]);"));
+            self.out.line(format!("if (shrimp_put_{element}(&element, &{name}[i0]) != 0)"));
+            self.out.line("    shrimp_rc = SHRIMP_RPC_GARBAGE_RESULTS;");
             self.out.line("}");
+            self.out.line("if (shrimp_rc != 0)");
+            self.out.line("    break;");
         } else {
             let arguments = format!("&{name}_bulk, 0, {name}, {name}_len");
             self.out.line(format!("(void)shrimp_bulk_write({arguments});"));
@@ -320,7 +323,7 @@ impl Emitter<'_> {
             match &param.idl.bulk {
                 Some(bulk) => {
                     self.step(&format!(
-                        "shrimp_get_count(r, {}_count, {}U, 0)",
+                        "shrimp_codec_get_count(r, {}_count, {}U, 0)",
                         param.name, bulk.len
                     ));
                     if bulk.fixed {
@@ -378,7 +381,7 @@ impl Emitter<'_> {
             let own: String = self.own_outputs(procedure, params);
             self.out.line("shrimp_writer w = shrimp_counter();");
             self.out.line(format!("if ({name}_reply(&w{own}) != 0)"));
-            self.out.line("    return SHRIMP_RPC_SYSTEM_ERR;");
+            self.out.line("    return SHRIMP_RPC_GARBAGE_RESULTS;");
             self.out.line("size_t plain = w.len;");
             self.out.line("int shrimp_rc = shrimp_rpc_reply(call, plain, &place);");
             self.out.line("if (shrimp_rc != 0)");
@@ -457,8 +460,8 @@ impl Emitter<'_> {
                     self.value(Verb::Put, &param.idl.ty, &place, 0);
                 }
                 (Some(_), Direction::Out) => {
-                    self.step(&format!("shrimp_put_u32(w, {}->distance)", param.name));
-                    self.step(&format!("shrimp_put_u32(w, {}->bulk.len)", param.name));
+                    self.step(&format!("shrimp_codec_put_u32(w, {}->distance)", param.name));
+                    self.step(&format!("shrimp_codec_put_u32(w, {}->bulk.len)", param.name));
                 }
                 _ => {}
             }

@@ -6,7 +6,7 @@ use super::words::{LOCALS, MACROS, WORDS};
 use super::{Emitter, Place, join, pointer};
 use crate::ast::Direction;
 pub(super) use crate::emit::param::Param;
-use crate::model::{Bulk, Element, Procedure, Program, Type, TypeKind, Version};
+use crate::model::{Bulk, Element, Parameter, Procedure, Program, Type, TypeKind, Version};
 use std::collections::HashSet;
 
 /// What stands behind a parameter's or a field's name in those of variables that belong to it.
@@ -113,6 +113,10 @@ impl Emitter<'_> {
                 format!("uint32_t {name}_len, const {}{name}", pointer(&self.ty(ty))),
                 Place::Pair { len: format!("{name}_len"), val: name.to_owned() },
             ),
+            // In C a pointer to arrays is not one to constant arrays.
+            Type::Array(element, _) if self.is_array(element) => {
+                (self.declare(ty, name), Place::One(name.to_owned()))
+            }
             Type::OpaqueArray(_) | Type::Array(..) => {
                 (format!("const {}", self.declare(ty, name)), Place::One(name.to_owned()))
             }
@@ -131,6 +135,10 @@ impl Emitter<'_> {
             },
             _ => (join(&self.ty(ty), name), Place::One(name.to_owned())),
         }
+    }
+
+    fn is_array(&self, ty: &Type) -> bool {
+        matches!(self.model.resolve(ty), Type::OpaqueArray(_) | Type::Array(..))
     }
 
     /// The client's signature.
@@ -212,8 +220,21 @@ impl Emitter<'_> {
             self.define(&procedure.name, &format!("{}U", procedure.number));
         }
         self.out.line("");
-        self.out
-            .line("/* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */");
+        for line in [
+            "/* Calls: 0, or why not. What comes back is the caller's to free, by shrimp_free_TYPE(&value) where the interface names its type,",
+            "   and by free() where it does not; after an error there is nothing to free. */",
+        ] {
+            self.out.plain(line);
+        }
+        let is_filled = |it: &Parameter| it.bulk.is_some() && it.direction == Direction::Out;
+        if version.procedures.iter().any(|it| it.parameters.iter().any(is_filled)) {
+            for line in [
+                "/* Of an OUT array of bulk data *_len is the room, and then the number of elements. Where the room is too small the call",
+                "   fails by SHRIMP_CODEC_NO_SPACE, and that is the number that the server had. */",
+            ] {
+                self.out.plain(line);
+            }
+        }
         for procedure in &version.procedures {
             self.doc(&procedure.doc);
             self.parameters_doc(procedure);

@@ -63,7 +63,7 @@ impl Emitter<'_> {
         self.out.line("");
         self.doc(&def.doc);
         match &def.kind {
-            TypeKind::Extern(_) => return,
+            TypeKind::Extern(_) => {}
             TypeKind::Enum(values) => {
                 self.out.line(format!("enum {name} {{"));
                 for value in values {
@@ -107,8 +107,17 @@ impl Emitter<'_> {
                 self.out.line(format!("typedef struct {name} {name};"));
             }
         }
-        if !matches!(def.kind, TypeKind::Alias(_)) {
-            let ty = self.ty(&Type::Named(id));
+        let ty = self.ty(&Type::Named(id));
+        if self.hidden.contains(&id) {
+            self.out.line(format!(
+                "typedef {name} {ty}; /* the same, where {name} is something else */"
+            ));
+        }
+        if let TypeKind::Alias(target) = &def.kind {
+            if self.owns_memory(target) {
+                self.out.line(format!("void shrimp_free_{name}({ty} *v);"));
+            }
+        } else if !matches!(def.kind, TypeKind::Extern(_)) {
             self.out.line(format!("int shrimp_put_{name}(shrimp_writer *w, const {ty} *v);"));
             self.out.line(format!("int shrimp_get_{name}(shrimp_reader *r, {ty} *v);"));
             self.out.line(format!("void shrimp_free_{name}({ty} *v);"));

@@ -4,9 +4,9 @@
 static int put_1_args(shrimp_writer *w, const char *key, uint32_t value_len)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_string(w, key, 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_string(w, key, 64U)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, value_len, 1048576U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, value_len, 1048576U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -18,7 +18,7 @@ static int put_1_results(shrimp_rpc_binding *binding, const volatile void *reply
     (void)binding;
     (void)r;
     memset(result, 0, sizeof *result);
-    if ((shrimp_rc = shrimp_get_bool(r, &(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_get_bool(r, &(*result))) != 0)
         return shrimp_rc;
     return shrimp_rc;
 }
@@ -30,7 +30,7 @@ int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, cons
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t value_at = size;
     size += shrimp_padded8((size_t)value_len * 1U);
@@ -51,7 +51,7 @@ int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, cons
             , result);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, put_1_place *place)
@@ -61,7 +61,7 @@ int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t value_at = size;
     size += shrimp_padded8((size_t)value_len * 1U);
@@ -70,7 +70,7 @@ int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->value.at = (volatile unsigned char *)at + value_at;
@@ -85,7 +85,7 @@ static int put_1_placed(shrimp_rpc_binding *binding, const volatile void *reply,
     int shrimp_rc = 0;
     (void)binding, (void)r, (void)place;
     memset(result, 0, sizeof *result);
-    if ((shrimp_rc = shrimp_get_bool(r, &(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_get_bool(r, &(*result))) != 0)
         return shrimp_rc;
     return shrimp_rc;
 }
@@ -100,18 +100,18 @@ int put_1_call(shrimp_rpc_binding *binding, put_1_place *place, shrimp_bool *res
     shrimp_rc = put_1_placed(binding, reply, len, place, result);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int get_1_args(shrimp_writer *w, const char *key)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_string(w, key, 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_string(w, key, 64U)) != 0)
         return shrimp_rc;
     return 0;
 }
 
-static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, status *result, uint32_t *value_len, unsigned char *value)
+static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, enum status *result, uint32_t *value_len, unsigned char *value)
 {
     shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
     int shrimp_rc = 0;
@@ -122,14 +122,18 @@ static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply
         return shrimp_rc;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
-        if (count > 1048576U || count > *value_len)
+        if (count > 1048576U)
             return SHRIMP_CODEC_TOO_LONG;
         if (distance > len || count > distance / 1U)
             return SHRIMP_CODEC_SHORT;
+        if (count > *value_len) {
+            *value_len = count;
+            return SHRIMP_CODEC_NO_SPACE;
+        }
         shrimp_bulk block = {(volatile unsigned char *)reply + (len - distance), count, 1U};
         if ((shrimp_rc = shrimp_bulk_read(&block, 0, value, count)) != 0)
             return shrimp_rc;
@@ -138,14 +142,14 @@ static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply
     return shrimp_rc;
 }
 
-int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, status *result)
+int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, enum status *result)
 {
     shrimp_writer w = shrimp_counter();
     void *at = NULL;
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = get_1_args(&w, key)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 2U, size, &at)) != 0)
         return shrimp_rc;
@@ -162,7 +166,7 @@ int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, uns
             , result, value_len, value);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place)
@@ -172,20 +176,20 @@ int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = get_1_args(&w, key)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 2U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = get_1_args(&w, key)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     return 0;
 }
 
-static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, get_1_place *place, status *result)
+static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, get_1_place *place, enum status *result)
 {
     shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
     int shrimp_rc = 0;
@@ -195,9 +199,9 @@ static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply,
         return shrimp_rc;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
         if (count > 1048576U)
             return SHRIMP_CODEC_TOO_LONG;
@@ -210,7 +214,7 @@ static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply,
     return shrimp_rc;
 }
 
-int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result)
+int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, enum status *result)
 {
     const volatile void *reply = NULL;
     size_t len = 0;
@@ -220,15 +224,15 @@ int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result)
     shrimp_rc = get_1_placed(binding, reply, len, place, result);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int scale_1_args(shrimp_writer *w, double by, uint32_t m_len)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_double(w, by)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_double(w, by)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, m_len, 65536U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, m_len, 65536U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -251,7 +255,7 @@ int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m)
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t m_at = size;
     size += shrimp_padded8((size_t)m_len * 8U);
@@ -272,7 +276,7 @@ int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m)
             , m_at, m_len, m);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_1_place *place)
@@ -282,7 +286,7 @@ int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t m_at = size;
     size += shrimp_padded8((size_t)m_len * 8U);
@@ -291,7 +295,7 @@ int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->m.at = (volatile unsigned char *)at + m_at;
@@ -322,15 +326,15 @@ int scale_1_call(shrimp_rpc_binding *binding, scale_1_place *place)
     shrimp_rc = scale_1_placed(binding, reply, len, place);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int divide_1_args(shrimp_writer *w, int32_t a, int32_t b)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)a)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)a)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)b)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)b)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -345,13 +349,13 @@ static int divide_1_results(shrimp_rpc_binding *binding, const volatile void *re
     memset(rest, 0, sizeof *rest);
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*result) = (int32_t)bits;
     }
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*rest) = (int32_t)bits;
     }
@@ -365,7 +369,7 @@ int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, i
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = divide_1_args(&w, a, b)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 4U, size, &at)) != 0)
         return shrimp_rc;
@@ -382,13 +386,13 @@ int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, i
             , result, rest);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int log_1_args(shrimp_writer *w, const char *line)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_string(w, line, 200U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_string(w, line, 200U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -400,7 +404,7 @@ int log_1(shrimp_rpc_binding *binding, const char *line)
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = log_1_args(&w, line)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 5U, size, &at)) != 0)
         return shrimp_rc;
@@ -412,13 +416,13 @@ int log_1(shrimp_rpc_binding *binding, const char *line)
         return shrimp_rpc_send(binding);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int list_1_args(shrimp_writer *w, const struct entry *arg)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, arg != NULL)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, arg != NULL)) != 0)
         return shrimp_rc;
     if (arg != NULL) {
         if ((shrimp_rc = shrimp_put_entry(w, &(*arg))) != 0)
@@ -446,7 +450,7 @@ int list_1(shrimp_rpc_binding *binding, const struct entry *arg, struct answer *
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = list_1_args(&w, arg)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 6U, size, &at)) != 0)
         return shrimp_rc;
@@ -467,17 +471,17 @@ int list_1(shrimp_rpc_binding *binding, const struct entry *arg, struct answer *
         }
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int points_1_args(shrimp_writer *w, uint32_t p_len, uint32_t fixed_len)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, p_len, 10U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, p_len, 10U)) != 0)
         return shrimp_rc;
     if (fixed_len != 100U)
         return SHRIMP_CODEC_TOO_LONG;
-    if ((shrimp_rc = shrimp_put_count(w, fixed_len, 100U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, fixed_len, 100U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -490,14 +494,18 @@ static int points_1_results(shrimp_rpc_binding *binding, const volatile void *re
     (void)r;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
-        if (count > 100U || count > *q_len)
+        if (count > 100U)
             return SHRIMP_CODEC_TOO_LONG;
         if (distance > len || count > distance / 28U)
             return SHRIMP_CODEC_SHORT;
+        if (count > *q_len) {
+            *q_len = count;
+            return SHRIMP_CODEC_NO_SPACE;
+        }
         shrimp_bulk block = {(volatile unsigned char *)reply + (len - distance), count, 28U};
         for (uint32_t i0 = 0; i0 < count; i0++) {
             shrimp_reader element = shrimp_bulk_reader(&block, i0);
@@ -508,14 +516,18 @@ static int points_1_results(shrimp_rpc_binding *binding, const volatile void *re
     }
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
-        if (count != 100U || count > *ofixed_len)
+        if (count != 100U)
             return SHRIMP_CODEC_TOO_LONG;
         if (distance > len || count > distance / 4U)
             return SHRIMP_CODEC_SHORT;
+        if (count > *ofixed_len) {
+            *ofixed_len = count;
+            return SHRIMP_CODEC_NO_SPACE;
+        }
         shrimp_bulk block = {(volatile unsigned char *)reply + (len - distance), count, 4U};
         if ((shrimp_rc = shrimp_bulk_read(&block, 0, ofixed, count)) != 0)
             return shrimp_rc;
@@ -533,7 +545,7 @@ int points_1(shrimp_rpc_binding *binding, uint32_t p_len, const struct point *p,
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = points_1_args(&w, p_len, fixed_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t p_at = size;
     size += shrimp_padded8((size_t)p_len * 28U);
@@ -547,8 +559,10 @@ int points_1(shrimp_rpc_binding *binding, uint32_t p_len, const struct point *p,
         if ((shrimp_rc = points_1_args(&w, p_len, fixed_len)) != 0)
             break;
         w = shrimp_writer_at((unsigned char *)at + p_at, (size_t)p_len * 28U);
-        for (uint32_t i0 = 0; i0 < p_len; i0++)
-            (void)shrimp_put_point(&w, &p[i0]);
+        for (uint32_t i0 = 0; shrimp_rc == 0 && i0 < p_len; i0++)
+            shrimp_rc = shrimp_put_point(&w, &p[i0]);
+        if (shrimp_rc != 0)
+            break;
         if (fixed_len > 0)
             memcpy((unsigned char *)at + fixed_at, fixed, (size_t)fixed_len * 4U);
         const volatile void *reply = NULL;
@@ -559,7 +573,7 @@ int points_1(shrimp_rpc_binding *binding, uint32_t p_len, const struct point *p,
             , q_len, q, fixed_at, fixed_len, fixed, ofixed_len, ofixed);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int points_1_begin(shrimp_rpc_binding *binding, uint32_t p_len, points_1_place *place)
@@ -570,7 +584,7 @@ int points_1_begin(shrimp_rpc_binding *binding, uint32_t p_len, points_1_place *
     int shrimp_rc;
     const uint32_t fixed_len = 100U;
     if ((shrimp_rc = points_1_args(&w, p_len, fixed_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t p_at = size;
     size += shrimp_padded8((size_t)p_len * 28U);
@@ -581,7 +595,7 @@ int points_1_begin(shrimp_rpc_binding *binding, uint32_t p_len, points_1_place *
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = points_1_args(&w, p_len, fixed_len)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->p.at = (volatile unsigned char *)at + p_at;
@@ -601,9 +615,9 @@ static int points_1_placed(shrimp_rpc_binding *binding, const volatile void *rep
     (void)binding, (void)r, (void)place;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
         if (count > 100U)
             return SHRIMP_CODEC_TOO_LONG;
@@ -615,9 +629,9 @@ static int points_1_placed(shrimp_rpc_binding *binding, const volatile void *rep
     }
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
         if (count != 100U)
             return SHRIMP_CODEC_TOO_LONG;
@@ -643,13 +657,13 @@ int points_1_call(shrimp_rpc_binding *binding, points_1_place *place)
     shrimp_rc = points_1_placed(binding, reply, len, place);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int copy_1_args(shrimp_writer *w, uint32_t a_len)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, a_len, 1000U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, a_len, 1000U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -670,7 +684,7 @@ int copy_1(shrimp_rpc_binding *binding, uint32_t a_len, const unsigned char *a)
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = copy_1_args(&w, a_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t a_at = size;
     size += shrimp_padded8((size_t)a_len * 1U);
@@ -691,7 +705,7 @@ int copy_1(shrimp_rpc_binding *binding, uint32_t a_len, const unsigned char *a)
             );
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int copy_1_begin(shrimp_rpc_binding *binding, uint32_t a_len, copy_1_place *place)
@@ -701,7 +715,7 @@ int copy_1_begin(shrimp_rpc_binding *binding, uint32_t a_len, copy_1_place *plac
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = copy_1_args(&w, a_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t a_at = size;
     size += shrimp_padded8((size_t)a_len * 1U);
@@ -710,7 +724,7 @@ int copy_1_begin(shrimp_rpc_binding *binding, uint32_t a_len, copy_1_place *plac
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = copy_1_args(&w, a_len)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->a.at = (volatile unsigned char *)at + a_at;
@@ -737,7 +751,7 @@ int copy_1_call(shrimp_rpc_binding *binding, copy_1_place *place)
     shrimp_rc = copy_1_placed(binding, reply, len, place);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int later_1_args(shrimp_writer *w, const struct num *n, struct maybe *m, uint32_t x_len, const struct tree *t, const struct node *arg6)
@@ -747,7 +761,7 @@ static int later_1_args(shrimp_writer *w, const struct num *n, struct maybe *m, 
         return shrimp_rc;
     if ((shrimp_rc = shrimp_put_maybe(w, &(*m))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, x_len, 5000U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, x_len, 5000U)) != 0)
         return shrimp_rc;
     if ((shrimp_rc = shrimp_put_tree(w, &(*t))) != 0)
         return shrimp_rc;
@@ -770,14 +784,18 @@ static int later_1_results(shrimp_rpc_binding *binding, const volatile void *rep
         return shrimp_rc;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
-        if (count > 1000U || count > *d_len)
+        if (count > 1000U)
             return SHRIMP_CODEC_TOO_LONG;
         if (distance > len || count > distance / 8U)
             return SHRIMP_CODEC_SHORT;
+        if (count > *d_len) {
+            *d_len = count;
+            return SHRIMP_CODEC_NO_SPACE;
+        }
         shrimp_bulk block = {(volatile unsigned char *)reply + (len - distance), count, 8U};
         if ((shrimp_rc = shrimp_bulk_read(&block, 0, d, count)) != 0)
             return shrimp_rc;
@@ -795,7 +813,7 @@ int later_1(shrimp_rpc_binding *binding, const struct num *n, struct maybe *m, u
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = later_1_args(&w, n, m, x_len, t, arg6)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t x_at = size;
     size += shrimp_padded8((size_t)x_len * 8U);
@@ -822,7 +840,7 @@ int later_1(shrimp_rpc_binding *binding, const struct num *n, struct maybe *m, u
         }
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int later_1_begin(shrimp_rpc_binding *binding, const struct num *n, struct maybe *m, uint32_t x_len, const struct tree *t, const struct node *arg6, later_1_place *place)
@@ -832,7 +850,7 @@ int later_1_begin(shrimp_rpc_binding *binding, const struct num *n, struct maybe
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = later_1_args(&w, n, m, x_len, t, arg6)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t x_at = size;
     size += shrimp_padded8((size_t)x_len * 8U);
@@ -841,7 +859,7 @@ int later_1_begin(shrimp_rpc_binding *binding, const struct num *n, struct maybe
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = later_1_args(&w, n, m, x_len, t, arg6)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->x.at = (volatile unsigned char *)at + x_at;
@@ -864,9 +882,9 @@ static int later_1_placed(shrimp_rpc_binding *binding, const volatile void *repl
         return shrimp_rc;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
         if (count > 1000U)
             return SHRIMP_CODEC_TOO_LONG;
@@ -898,15 +916,15 @@ int later_1_call(shrimp_rpc_binding *binding, later_1_place *place, struct big *
     }
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int type_1_args(shrimp_writer *w, int32_t type, const char *request)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)type)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)type)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_string(w, request, 4294967295U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_string(w, request, 4294967295U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -927,7 +945,7 @@ int type_1(shrimp_rpc_binding *binding, int32_t type, const char *request)
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = type_1_args(&w, type, request)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 10U, size, &at)) != 0)
         return shrimp_rc;
@@ -944,19 +962,19 @@ int type_1(shrimp_rpc_binding *binding, int32_t type, const char *request)
             );
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int turn_1_args(shrimp_writer *w, uint32_t numbers_len, uint32_t p_len, uint32_t fixed_len)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, numbers_len, 5000U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, numbers_len, 5000U)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, p_len, 10U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, p_len, 10U)) != 0)
         return shrimp_rc;
     if (fixed_len != 100U)
         return SHRIMP_CODEC_TOO_LONG;
-    if ((shrimp_rc = shrimp_put_count(w, fixed_len, 100U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, fixed_len, 100U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -970,7 +988,7 @@ static int turn_1_results(shrimp_rpc_binding *binding, const volatile void *repl
     memset(result, 0, sizeof *result);
     {
         uint64_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u64(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u64(r, &bits)) != 0)
             return shrimp_rc;
         (*result) = (int64_t)bits;
     }
@@ -997,7 +1015,7 @@ int turn_1(shrimp_rpc_binding *binding, uint32_t numbers_len, int64_t *numbers, 
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = turn_1_args(&w, numbers_len, p_len, fixed_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t numbers_at = size;
     size += shrimp_padded8((size_t)numbers_len * 8U);
@@ -1015,8 +1033,10 @@ int turn_1(shrimp_rpc_binding *binding, uint32_t numbers_len, int64_t *numbers, 
         if (numbers_len > 0)
             memcpy((unsigned char *)at + numbers_at, numbers, (size_t)numbers_len * 8U);
         w = shrimp_writer_at((unsigned char *)at + p_at, (size_t)p_len * 28U);
-        for (uint32_t i0 = 0; i0 < p_len; i0++)
-            (void)shrimp_put_point(&w, &p[i0]);
+        for (uint32_t i0 = 0; shrimp_rc == 0 && i0 < p_len; i0++)
+            shrimp_rc = shrimp_put_point(&w, &p[i0]);
+        if (shrimp_rc != 0)
+            break;
         if (fixed_len > 0)
             memcpy((unsigned char *)at + fixed_at, fixed, (size_t)fixed_len * 4U);
         const volatile void *reply = NULL;
@@ -1027,7 +1047,7 @@ int turn_1(shrimp_rpc_binding *binding, uint32_t numbers_len, int64_t *numbers, 
             , result, numbers_at, numbers_len, numbers, p_at, p_len, p, fixed_at, fixed_len, fixed);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int turn_1_begin(shrimp_rpc_binding *binding, uint32_t numbers_len, uint32_t p_len, turn_1_place *place)
@@ -1038,7 +1058,7 @@ int turn_1_begin(shrimp_rpc_binding *binding, uint32_t numbers_len, uint32_t p_l
     int shrimp_rc;
     const uint32_t fixed_len = 100U;
     if ((shrimp_rc = turn_1_args(&w, numbers_len, p_len, fixed_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t numbers_at = size;
     size += shrimp_padded8((size_t)numbers_len * 8U);
@@ -1051,7 +1071,7 @@ int turn_1_begin(shrimp_rpc_binding *binding, uint32_t numbers_len, uint32_t p_l
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = turn_1_args(&w, numbers_len, p_len, fixed_len)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->numbers.at = (volatile unsigned char *)at + numbers_at;
@@ -1077,7 +1097,7 @@ static int turn_1_placed(shrimp_rpc_binding *binding, const volatile void *reply
     memset(result, 0, sizeof *result);
     {
         uint64_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u64(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u64(r, &bits)) != 0)
             return shrimp_rc;
         (*result) = (int64_t)bits;
     }
@@ -1103,7 +1123,7 @@ int turn_1_call(shrimp_rpc_binding *binding, turn_1_place *place, int64_t *resul
     shrimp_rc = turn_1_placed(binding, reply, len, place, result);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int nullp_2_results(shrimp_rpc_binding *binding, const volatile void *reply, size_t len)
@@ -1134,13 +1154,13 @@ int nullp_2(shrimp_rpc_binding *binding)
             );
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int next_2_args(shrimp_writer *w, int32_t arg)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)arg)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)arg)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -1154,7 +1174,7 @@ static int next_2_results(shrimp_rpc_binding *binding, const volatile void *repl
     memset(result, 0, sizeof *result);
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*result) = (int32_t)bits;
     }
@@ -1168,7 +1188,7 @@ int next_2(shrimp_rpc_binding *binding, int32_t arg, int32_t *result)
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = next_2_args(&w, arg)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 1U, size, &at)) != 0)
         return shrimp_rc;
@@ -1185,5 +1205,5 @@ int next_2(shrimp_rpc_binding *binding, int32_t arg, int32_t *result)
             , result);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }

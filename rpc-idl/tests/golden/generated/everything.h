@@ -20,13 +20,16 @@ enum status {
     ALSO_FULL = 2,
 };
 typedef enum status status;
-int shrimp_put_status(shrimp_writer *w, const status *v);
-int shrimp_get_status(shrimp_reader *r, status *v);
-void shrimp_free_status(status *v);
+int shrimp_put_status(shrimp_writer *w, const enum status *v);
+int shrimp_get_status(shrimp_reader *r, enum status *v);
+void shrimp_free_status(enum status *v);
 
 typedef char *key;
+typedef key shrimp_type_key; /* the same, where key is something else */
+void shrimp_free_key(shrimp_type_key *v);
 
 typedef struct { uint32_t blob_len; unsigned char *blob_val; } blob;
+void shrimp_free_blob(blob *v);
 
 struct point {
     double x;
@@ -39,7 +42,7 @@ int shrimp_get_point(shrimp_reader *r, struct point *v);
 void shrimp_free_point(struct point *v);
 
 struct entry {
-    key name;
+    shrimp_type_key name;
     uint64_t size;
     struct entry *next;
 };
@@ -49,6 +52,7 @@ int shrimp_get_entry(shrimp_reader *r, struct entry *v);
 void shrimp_free_entry(struct entry *v);
 
 typedef struct entry *entries;
+void shrimp_free_entries(entries *v);
 
 struct tree {
     int32_t v;
@@ -88,7 +92,7 @@ int shrimp_get_step(shrimp_reader *r, struct step *v);
 void shrimp_free_step(struct step *v);
 
 struct answer {
-    status s;
+    enum status s;
     union {
         entries list;
         char *why;
@@ -136,9 +140,9 @@ enum big_e {
     B = 1,
 };
 typedef enum big_e big_e;
-int shrimp_put_big_e(shrimp_writer *w, const big_e *v);
-int shrimp_get_big_e(shrimp_reader *r, big_e *v);
-void shrimp_free_big_e(big_e *v);
+int shrimp_put_big_e(shrimp_writer *w, const enum big_e *v);
+int shrimp_get_big_e(shrimp_reader *r, enum big_e *v);
+void shrimp_free_big_e(enum big_e *v);
 
 struct big {
     unsigned char data[10000];
@@ -146,7 +150,7 @@ struct big {
     int8_t c[4];
     int16_t s;
     struct { uint32_t u_len; uint8_t * u_val; } u;
-    big_e e;
+    enum big_e e;
     float f;
 };
 typedef struct big big;
@@ -168,12 +172,15 @@ void shrimp_free_big(struct big *v);
 #define TYPE 10U
 #define TURN 11U
 
-/* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */
+/* Calls: 0, or why not. What comes back is the caller's to free, by shrimp_free_TYPE(&value) where the interface names its type,
+   and by free() where it does not; after an error there is nothing to free. */
+/* Of an OUT array of bulk data *_len is the room, and then the number of elements. Where the room is too small the call
+   fails by SHRIMP_CODEC_NO_SPACE, and that is the number that the server had. */
 /* Stores a value. */
 /*  Twice. */
 /* value: what is stored */
 int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, const unsigned char *value, shrimp_bool *result);
-int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, status *result);
+int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, enum status *result);
 int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m);
 int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, int32_t *result);
 int log_1(shrimp_rpc_binding *binding, const char *line);
@@ -196,7 +203,7 @@ typedef struct get_1_place {
     shrimp_bulk value;
 } get_1_place;
 int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place);
-int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result);
+int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, enum status *result);
 typedef struct scale_1_place {
     shrimp_bulk m;
     size_t at[1]; /* the stubs' own */
@@ -256,7 +263,7 @@ static inline shrimp_bulk *shrimp_out_open(shrimp_out *out, uint32_t len) {
    arguments that it still needs, and returns SHRIMP_RPC_DEFERRED. */
 typedef struct kv_v1_ops {
     int (*put_1)(void *user, shrimp_rpc_call *call, const char *key, const shrimp_bulk *value, shrimp_bool *result);
-    int (*get_1)(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result);
+    int (*get_1)(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, enum status *result);
     int (*scale_1)(void *user, shrimp_rpc_call *call, double by, shrimp_bulk *m);
     int (*divide_1)(void *user, shrimp_rpc_call *call, int32_t a, int32_t b, int32_t *rest, int32_t *result);
     int (*log_1)(void *user, shrimp_rpc_call *call, const char *line);
@@ -274,7 +281,7 @@ int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call);
    it. An OUT block is {call, most elements, 0, {NULL, 0, bytes of one}}, opened after shrimp_rpc_defer; INOUT
    blocks are where they were. */
 int put_1_answer(shrimp_rpc_call *call, shrimp_bool *result);
-int get_1_answer(shrimp_rpc_call *call, status *result, shrimp_out *value);
+int get_1_answer(shrimp_rpc_call *call, enum status *result, shrimp_out *value);
 int scale_1_answer(shrimp_rpc_call *call);
 int divide_1_answer(shrimp_rpc_call *call, int32_t *result, int32_t *rest);
 int list_1_answer(shrimp_rpc_call *call, struct answer *result);
@@ -292,7 +299,8 @@ int kv_v1_add(shrimp_rpc_builder *builder, kv_v1_ops *ops);
 #define NULLP 0U
 #define NEXT 1U
 
-/* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */
+/* Calls: 0, or why not. What comes back is the caller's to free, by shrimp_free_TYPE(&value) where the interface names its type,
+   and by free() where it does not; after an error there is nothing to free. */
 int nullp_2(shrimp_rpc_binding *binding);
 int next_2(shrimp_rpc_binding *binding, int32_t arg, int32_t *result);
 

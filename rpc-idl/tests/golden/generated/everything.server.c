@@ -4,9 +4,9 @@
 static int put_1_decode(shrimp_reader *r, char **key, uint32_t *value_count)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_string(r, &(*key), 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_string(r, &(*key), 64U)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, value_count, 1048576U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, value_count, 1048576U, 0)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -14,7 +14,7 @@ static int put_1_decode(shrimp_reader *r, char **key, uint32_t *value_count)
 static int put_1_reply(shrimp_writer *w, shrimp_bool *result)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (*result) != 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (*result) != 0)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -24,7 +24,7 @@ int put_1_answer(shrimp_rpc_call *call, shrimp_bool *result)
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (put_1_reply(&w, result) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -76,29 +76,29 @@ static int put_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int get_1_decode(shrimp_reader *r, char **key)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_string(r, &(*key), 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_string(r, &(*key), 64U)) != 0)
         return shrimp_rc;
     return 0;
 }
 
-static int get_1_reply(shrimp_writer *w, status *result, shrimp_out *value)
+static int get_1_reply(shrimp_writer *w, enum status *result, shrimp_out *value)
 {
     int shrimp_rc;
     if ((shrimp_rc = shrimp_put_status(w, &(*result))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, value->distance)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, value->distance)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, value->bulk.len)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, value->bulk.len)) != 0)
         return shrimp_rc;
     return 0;
 }
 
-int get_1_answer(shrimp_rpc_call *call, status *result, shrimp_out *value)
+int get_1_answer(shrimp_rpc_call *call, enum status *result, shrimp_out *value)
 {
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (get_1_reply(&w, result, value) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -114,7 +114,7 @@ static int get_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
     size_t len = 0;
     shrimp_reader reader, *r = &reader;
     int shrimp_rc = 0;
-    status result;
+    enum status result;
     memset(&result, 0, sizeof result);
     char *key;
     memset(&key, 0, sizeof key);
@@ -141,9 +141,9 @@ static int get_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int scale_1_decode(shrimp_reader *r, double *by, uint32_t *m_count)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_double(r, &(*by))) != 0)
+    if ((shrimp_rc = shrimp_codec_get_double(r, &(*by))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, m_count, 65536U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, m_count, 65536U, 0)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -200,13 +200,13 @@ static int divide_1_decode(shrimp_reader *r, int32_t *a, int32_t *b)
     int shrimp_rc;
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*a) = (int32_t)bits;
     }
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*b) = (int32_t)bits;
     }
@@ -216,9 +216,9 @@ static int divide_1_decode(shrimp_reader *r, int32_t *a, int32_t *b)
 static int divide_1_reply(shrimp_writer *w, int32_t *result, int32_t *rest)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)(*result))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)(*rest))) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)(*rest))) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -228,7 +228,7 @@ int divide_1_answer(shrimp_rpc_call *call, int32_t *result, int32_t *rest)
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (divide_1_reply(&w, result, rest) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -273,7 +273,7 @@ static int divide_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int log_1_decode(shrimp_reader *r, char **line)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_string(r, &(*line), 200U)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_string(r, &(*line), 200U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -307,7 +307,7 @@ static int list_1_decode(shrimp_reader *r, entries *arg)
     int shrimp_rc;
     {
         shrimp_bool there;
-        if ((shrimp_rc = shrimp_get_bool(r, &there)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_bool(r, &there)) != 0)
             return shrimp_rc;
         if (there) {
             if ((shrimp_rc = shrimp_enter(r)) != 0)
@@ -336,7 +336,7 @@ int list_1_answer(shrimp_rpc_call *call, struct answer *result)
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (list_1_reply(&w, result) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -382,9 +382,9 @@ static int list_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int points_1_decode(shrimp_reader *r, uint32_t *p_count, uint32_t *fixed_count)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, p_count, 10U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, p_count, 10U, 0)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, fixed_count, 100U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, fixed_count, 100U, 0)) != 0)
         return shrimp_rc;
     if (*fixed_count != 100U)
         return SHRIMP_CODEC_TOO_LONG;
@@ -394,13 +394,13 @@ static int points_1_decode(shrimp_reader *r, uint32_t *p_count, uint32_t *fixed_
 static int points_1_reply(shrimp_writer *w, shrimp_out *q, shrimp_out *ofixed)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, q->distance)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, q->distance)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, q->bulk.len)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, q->bulk.len)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, ofixed->distance)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, ofixed->distance)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, ofixed->bulk.len)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, ofixed->bulk.len)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -415,7 +415,7 @@ int points_1_answer(shrimp_rpc_call *call, shrimp_out *q, shrimp_out *ofixed)
     }
     shrimp_writer w = shrimp_counter();
     if (points_1_reply(&w, q, ofixed) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -477,7 +477,7 @@ static int points_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int copy_1_decode(shrimp_reader *r, uint32_t *a_count)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, a_count, 1000U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, a_count, 1000U, 0)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -538,7 +538,7 @@ static int later_1_decode(shrimp_reader *r, struct num *n, struct maybe *m, uint
         return shrimp_rc;
     if ((shrimp_rc = shrimp_get_maybe(r, &(*m))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, x_count, 5000U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, x_count, 5000U, 0)) != 0)
         return shrimp_rc;
     if ((shrimp_rc = shrimp_get_tree(r, &(*t))) != 0)
         return shrimp_rc;
@@ -554,9 +554,9 @@ static int later_1_reply(shrimp_writer *w, struct big *result, struct maybe *m, 
         return shrimp_rc;
     if ((shrimp_rc = shrimp_put_maybe(w, &(*m))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, d->distance)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, d->distance)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, d->bulk.len)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, d->bulk.len)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -566,7 +566,7 @@ int later_1_answer(shrimp_rpc_call *call, struct big *result, struct maybe *m, s
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (later_1_reply(&w, result, m, d) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -645,11 +645,11 @@ static int type_1_decode(shrimp_reader *r, int32_t *type, char **request)
     int shrimp_rc;
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*type) = (int32_t)bits;
     }
-    if ((shrimp_rc = shrimp_get_string(r, &(*request), 4294967295U)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_string(r, &(*request), 4294967295U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -693,11 +693,11 @@ static int type_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int turn_1_decode(shrimp_reader *r, uint32_t *numbers_count, uint32_t *p_count, uint32_t *fixed_count)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, numbers_count, 5000U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, numbers_count, 5000U, 0)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, p_count, 10U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, p_count, 10U, 0)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, fixed_count, 100U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, fixed_count, 100U, 0)) != 0)
         return shrimp_rc;
     if (*fixed_count != 100U)
         return SHRIMP_CODEC_TOO_LONG;
@@ -707,7 +707,7 @@ static int turn_1_decode(shrimp_reader *r, uint32_t *numbers_count, uint32_t *p_
 static int turn_1_reply(shrimp_writer *w, int64_t *result)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u64(w, (uint64_t)(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u64(w, (uint64_t)(*result))) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -717,7 +717,7 @@ int turn_1_answer(shrimp_rpc_call *call, int64_t *result)
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (turn_1_reply(&w, result) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -817,8 +817,11 @@ static int turn_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
         (void)shrimp_bulk_write(&numbers_bulk, 0, numbers, numbers_len);
         for (uint32_t i0 = 0; i0 < p_len; i0++) {
             shrimp_writer element = shrimp_bulk_writer(&p_bulk, i0);
-            (void)shrimp_put_point(&element, &p[i0]);
+            if (shrimp_put_point(&element, &p[i0]) != 0)
+                shrimp_rc = SHRIMP_RPC_GARBAGE_RESULTS;
         }
+        if (shrimp_rc != 0)
+            break;
         (void)shrimp_bulk_write(&fixed_bulk, 0, fixed, fixed_len);
         shrimp_rc = turn_1_answer(call, &result);
     } while (0);
@@ -921,7 +924,7 @@ static int next_2_decode(shrimp_reader *r, int32_t *arg)
     int shrimp_rc;
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*arg) = (int32_t)bits;
     }
@@ -931,7 +934,7 @@ static int next_2_decode(shrimp_reader *r, int32_t *arg)
 static int next_2_reply(shrimp_writer *w, int32_t *result)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)(*result))) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -941,7 +944,7 @@ int next_2_answer(shrimp_rpc_call *call, int32_t *result)
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (next_2_reply(&w, result) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)

@@ -4,9 +4,9 @@
 static int put_1_args(shrimp_writer *w, const char *key, uint32_t value_len)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_string(w, key, 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_string(w, key, 64U)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, value_len, 1048576U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, value_len, 1048576U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -18,7 +18,7 @@ static int put_1_results(shrimp_rpc_binding *binding, const volatile void *reply
     (void)binding;
     (void)r;
     memset(result, 0, sizeof *result);
-    if ((shrimp_rc = shrimp_get_bool(r, &(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_get_bool(r, &(*result))) != 0)
         return shrimp_rc;
     return shrimp_rc;
 }
@@ -30,7 +30,7 @@ int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, cons
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t value_at = size;
     size += shrimp_padded8((size_t)value_len * 1U);
@@ -51,7 +51,7 @@ int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, cons
             , result);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, put_1_place *place)
@@ -61,7 +61,7 @@ int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t value_at = size;
     size += shrimp_padded8((size_t)value_len * 1U);
@@ -70,7 +70,7 @@ int put_1_begin(shrimp_rpc_binding *binding, const char *key, uint32_t value_len
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = put_1_args(&w, key, value_len)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->value.at = (volatile unsigned char *)at + value_at;
@@ -85,7 +85,7 @@ static int put_1_placed(shrimp_rpc_binding *binding, const volatile void *reply,
     int shrimp_rc = 0;
     (void)binding, (void)r, (void)place;
     memset(result, 0, sizeof *result);
-    if ((shrimp_rc = shrimp_get_bool(r, &(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_get_bool(r, &(*result))) != 0)
         return shrimp_rc;
     return shrimp_rc;
 }
@@ -100,18 +100,18 @@ int put_1_call(shrimp_rpc_binding *binding, put_1_place *place, shrimp_bool *res
     shrimp_rc = put_1_placed(binding, reply, len, place, result);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int get_1_args(shrimp_writer *w, const char *key)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_string(w, key, 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_string(w, key, 64U)) != 0)
         return shrimp_rc;
     return 0;
 }
 
-static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, status *result, uint32_t *value_len, unsigned char *value)
+static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, enum status *result, uint32_t *value_len, unsigned char *value)
 {
     shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
     int shrimp_rc = 0;
@@ -122,14 +122,18 @@ static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply
         return shrimp_rc;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
-        if (count > 1048576U || count > *value_len)
+        if (count > 1048576U)
             return SHRIMP_CODEC_TOO_LONG;
         if (distance > len || count > distance / 1U)
             return SHRIMP_CODEC_SHORT;
+        if (count > *value_len) {
+            *value_len = count;
+            return SHRIMP_CODEC_NO_SPACE;
+        }
         shrimp_bulk block = {(volatile unsigned char *)reply + (len - distance), count, 1U};
         if ((shrimp_rc = shrimp_bulk_read(&block, 0, value, count)) != 0)
             return shrimp_rc;
@@ -138,14 +142,14 @@ static int get_1_results(shrimp_rpc_binding *binding, const volatile void *reply
     return shrimp_rc;
 }
 
-int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, status *result)
+int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, enum status *result)
 {
     shrimp_writer w = shrimp_counter();
     void *at = NULL;
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = get_1_args(&w, key)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 2U, size, &at)) != 0)
         return shrimp_rc;
@@ -162,7 +166,7 @@ int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, uns
             , result, value_len, value);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place)
@@ -172,20 +176,20 @@ int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = get_1_args(&w, key)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 2U, size, &at)) != 0)
         return shrimp_rc;
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = get_1_args(&w, key)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     return 0;
 }
 
-static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, get_1_place *place, status *result)
+static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply, size_t len, get_1_place *place, enum status *result)
 {
     shrimp_reader reader = shrimp_reader_at(reply, len), *r = &reader;
     int shrimp_rc = 0;
@@ -195,9 +199,9 @@ static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply,
         return shrimp_rc;
     {
         uint32_t distance = 0, count = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &distance)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &distance)) != 0)
             return shrimp_rc;
-        if ((shrimp_rc = shrimp_get_u32(r, &count)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &count)) != 0)
             return shrimp_rc;
         if (count > 1048576U)
             return SHRIMP_CODEC_TOO_LONG;
@@ -210,7 +214,7 @@ static int get_1_placed(shrimp_rpc_binding *binding, const volatile void *reply,
     return shrimp_rc;
 }
 
-int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result)
+int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, enum status *result)
 {
     const volatile void *reply = NULL;
     size_t len = 0;
@@ -220,15 +224,15 @@ int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result)
     shrimp_rc = get_1_placed(binding, reply, len, place, result);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int scale_1_args(shrimp_writer *w, double by, uint32_t m_len)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_double(w, by)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_double(w, by)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_count(w, m_len, 65536U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_count(w, m_len, 65536U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -251,7 +255,7 @@ int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m)
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t m_at = size;
     size += shrimp_padded8((size_t)m_len * 8U);
@@ -272,7 +276,7 @@ int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m)
             , m_at, m_len, m);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_1_place *place)
@@ -282,7 +286,7 @@ int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     const size_t m_at = size;
     size += shrimp_padded8((size_t)m_len * 8U);
@@ -291,7 +295,7 @@ int scale_1_begin(shrimp_rpc_binding *binding, double by, uint32_t m_len, scale_
     w = shrimp_writer_at(at, size);
     if ((shrimp_rc = scale_1_args(&w, by, m_len)) != 0) {
         shrimp_rpc_end(binding);
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     }
     memset(place, 0, sizeof *place);
     place->m.at = (volatile unsigned char *)at + m_at;
@@ -322,15 +326,15 @@ int scale_1_call(shrimp_rpc_binding *binding, scale_1_place *place)
     shrimp_rc = scale_1_placed(binding, reply, len, place);
     if (shrimp_rc != 0)
         shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int divide_1_args(shrimp_writer *w, int32_t a, int32_t b)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)a)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)a)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)b)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)b)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -345,13 +349,13 @@ static int divide_1_results(shrimp_rpc_binding *binding, const volatile void *re
     memset(rest, 0, sizeof *rest);
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*result) = (int32_t)bits;
     }
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*rest) = (int32_t)bits;
     }
@@ -365,7 +369,7 @@ int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, i
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = divide_1_args(&w, a, b)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 4U, size, &at)) != 0)
         return shrimp_rc;
@@ -382,13 +386,13 @@ int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, i
             , result, rest);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }
 
 static int log_1_args(shrimp_writer *w, const char *line)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_string(w, line, 200U)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_string(w, line, 200U)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -400,7 +404,7 @@ int log_1(shrimp_rpc_binding *binding, const char *line)
     size_t size = 0;
     int shrimp_rc;
     if ((shrimp_rc = log_1_args(&w, line)) != 0)
-        return shrimp_rc;
+        return shrimp_rpc_failed(binding, shrimp_rc);
     size = shrimp_padded8(w.len);
     if ((shrimp_rc = shrimp_rpc_begin(binding, 5U, size, &at)) != 0)
         return shrimp_rc;
@@ -412,5 +416,5 @@ int log_1(shrimp_rpc_binding *binding, const char *line)
         return shrimp_rpc_send(binding);
     } while (0);
     shrimp_rpc_end(binding);
-    return shrimp_rc;
+    return shrimp_rc < 0 ? shrimp_rpc_failed(binding, shrimp_rc) : shrimp_rc;
 }

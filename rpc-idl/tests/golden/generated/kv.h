@@ -16,9 +16,9 @@ enum status {
     MISSING = 1,
 };
 typedef enum status status;
-int shrimp_put_status(shrimp_writer *w, const status *v);
-int shrimp_get_status(shrimp_reader *r, status *v);
-void shrimp_free_status(status *v);
+int shrimp_put_status(shrimp_writer *w, const enum status *v);
+int shrimp_get_status(shrimp_reader *r, enum status *v);
+void shrimp_free_status(enum status *v);
 
 #define KV 536871065U
 #define KV_V1 1U
@@ -28,10 +28,13 @@ void shrimp_free_status(status *v);
 #define DIVIDE 4U
 #define LOG 5U
 
-/* Calls: 0, or why not. Memory in what comes back is the caller's to free; after an error there is none. */
+/* Calls: 0, or why not. What comes back is the caller's to free, by shrimp_free_TYPE(&value) where the interface names its type,
+   and by free() where it does not; after an error there is nothing to free. */
+/* Of an OUT array of bulk data *_len is the room, and then the number of elements. Where the room is too small the call
+   fails by SHRIMP_CODEC_NO_SPACE, and that is the number that the server had. */
 /* Stores a value. */
 int put_1(shrimp_rpc_binding *binding, const char *key, uint32_t value_len, const unsigned char *value, shrimp_bool *result);
-int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, status *result);
+int get_1(shrimp_rpc_binding *binding, const char *key, uint32_t *value_len, unsigned char *value, enum status *result);
 int scale_1(shrimp_rpc_binding *binding, double by, uint32_t m_len, double *m);
 int divide_1(shrimp_rpc_binding *binding, int32_t a, int32_t b, int32_t *rest, int32_t *result);
 int log_1(shrimp_rpc_binding *binding, const char *line);
@@ -48,7 +51,7 @@ typedef struct get_1_place {
     shrimp_bulk value;
 } get_1_place;
 int get_1_begin(shrimp_rpc_binding *binding, const char *key, get_1_place *place);
-int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, status *result);
+int get_1_call(shrimp_rpc_binding *binding, get_1_place *place, enum status *result);
 typedef struct scale_1_place {
     shrimp_bulk m;
     size_t at[1]; /* the stubs' own */
@@ -79,7 +82,7 @@ static inline shrimp_bulk *shrimp_out_open(shrimp_out *out, uint32_t len) {
    arguments that it still needs, and returns SHRIMP_RPC_DEFERRED. */
 typedef struct kv_v1_ops {
     int (*put_1)(void *user, shrimp_rpc_call *call, const char *key, const shrimp_bulk *value, shrimp_bool *result);
-    int (*get_1)(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, status *result);
+    int (*get_1)(void *user, shrimp_rpc_call *call, const char *key, shrimp_out *value, enum status *result);
     int (*scale_1)(void *user, shrimp_rpc_call *call, double by, shrimp_bulk *m);
     int (*divide_1)(void *user, shrimp_rpc_call *call, int32_t a, int32_t b, int32_t *rest, int32_t *result);
     int (*log_1)(void *user, shrimp_rpc_call *call, const char *line);
@@ -91,7 +94,7 @@ int kv_v1_dispatch(void *ops, uint32_t procedure, shrimp_rpc_call *call);
    it. An OUT block is {call, most elements, 0, {NULL, 0, bytes of one}}, opened after shrimp_rpc_defer; INOUT
    blocks are where they were. */
 int put_1_answer(shrimp_rpc_call *call, shrimp_bool *result);
-int get_1_answer(shrimp_rpc_call *call, status *result, shrimp_out *value);
+int get_1_answer(shrimp_rpc_call *call, enum status *result, shrimp_out *value);
 int scale_1_answer(shrimp_rpc_call *call);
 int divide_1_answer(shrimp_rpc_call *call, int32_t *result, int32_t *rest);
 /* Serves until the process ends. */

@@ -4,9 +4,9 @@
 static int put_1_decode(shrimp_reader *r, char **key, uint32_t *value_count)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_string(r, &(*key), 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_string(r, &(*key), 64U)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, value_count, 1048576U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, value_count, 1048576U, 0)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -14,7 +14,7 @@ static int put_1_decode(shrimp_reader *r, char **key, uint32_t *value_count)
 static int put_1_reply(shrimp_writer *w, shrimp_bool *result)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (*result) != 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (*result) != 0)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -24,7 +24,7 @@ int put_1_answer(shrimp_rpc_call *call, shrimp_bool *result)
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (put_1_reply(&w, result) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -76,29 +76,29 @@ static int put_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int get_1_decode(shrimp_reader *r, char **key)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_string(r, &(*key), 64U)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_string(r, &(*key), 64U)) != 0)
         return shrimp_rc;
     return 0;
 }
 
-static int get_1_reply(shrimp_writer *w, status *result, shrimp_out *value)
+static int get_1_reply(shrimp_writer *w, enum status *result, shrimp_out *value)
 {
     int shrimp_rc;
     if ((shrimp_rc = shrimp_put_status(w, &(*result))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, value->distance)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, value->distance)) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, value->bulk.len)) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, value->bulk.len)) != 0)
         return shrimp_rc;
     return 0;
 }
 
-int get_1_answer(shrimp_rpc_call *call, status *result, shrimp_out *value)
+int get_1_answer(shrimp_rpc_call *call, enum status *result, shrimp_out *value)
 {
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (get_1_reply(&w, result, value) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -114,7 +114,7 @@ static int get_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
     size_t len = 0;
     shrimp_reader reader, *r = &reader;
     int shrimp_rc = 0;
-    status result;
+    enum status result;
     memset(&result, 0, sizeof result);
     char *key;
     memset(&key, 0, sizeof key);
@@ -141,9 +141,9 @@ static int get_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int scale_1_decode(shrimp_reader *r, double *by, uint32_t *m_count)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_double(r, &(*by))) != 0)
+    if ((shrimp_rc = shrimp_codec_get_double(r, &(*by))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_get_count(r, m_count, 65536U, 0)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_count(r, m_count, 65536U, 0)) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -200,13 +200,13 @@ static int divide_1_decode(shrimp_reader *r, int32_t *a, int32_t *b)
     int shrimp_rc;
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*a) = (int32_t)bits;
     }
     {
         uint32_t bits = 0;
-        if ((shrimp_rc = shrimp_get_u32(r, &bits)) != 0)
+        if ((shrimp_rc = shrimp_codec_get_u32(r, &bits)) != 0)
             return shrimp_rc;
         (*b) = (int32_t)bits;
     }
@@ -216,9 +216,9 @@ static int divide_1_decode(shrimp_reader *r, int32_t *a, int32_t *b)
 static int divide_1_reply(shrimp_writer *w, int32_t *result, int32_t *rest)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)(*result))) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)(*result))) != 0)
         return shrimp_rc;
-    if ((shrimp_rc = shrimp_put_u32(w, (uint32_t)(int32_t)(*rest))) != 0)
+    if ((shrimp_rc = shrimp_codec_put_u32(w, (uint32_t)(int32_t)(*rest))) != 0)
         return shrimp_rc;
     return 0;
 }
@@ -228,7 +228,7 @@ int divide_1_answer(shrimp_rpc_call *call, int32_t *result, int32_t *rest)
     void *place = NULL;
     shrimp_writer w = shrimp_counter();
     if (divide_1_reply(&w, result, rest) != 0)
-        return SHRIMP_RPC_SYSTEM_ERR;
+        return SHRIMP_RPC_GARBAGE_RESULTS;
     size_t plain = w.len;
     int shrimp_rc = shrimp_rpc_reply(call, plain, &place);
     if (shrimp_rc != 0)
@@ -273,7 +273,7 @@ static int divide_1_serve(kv_v1_ops *ops, shrimp_rpc_call *call)
 static int log_1_decode(shrimp_reader *r, char **line)
 {
     int shrimp_rc;
-    if ((shrimp_rc = shrimp_get_string(r, &(*line), 200U)) != 0)
+    if ((shrimp_rc = shrimp_codec_get_string(r, &(*line), 200U)) != 0)
         return shrimp_rc;
     return 0;
 }
