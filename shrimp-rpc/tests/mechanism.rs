@@ -5,7 +5,7 @@ mod common;
 
 use common::Daemon;
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, BulkMut, DispatchError, Server};
+use shrimp_rpc::{Binding, BulkMut, DispatchError, Server, layout};
 use std::sync::{Arc, Mutex, mpsc};
 use vmmc::Node;
 use vmmc::counters::index;
@@ -176,6 +176,19 @@ fn both_with(buffer_len: usize, lanes: usize) -> Both {
         notes,
         _server: server,
     }
+}
+
+/// Not how long it was wanted: the server makes the buffer for calls.
+#[test]
+fn a_binding_knows_how_long_a_call_in_one_piece_may_be() {
+    let both = both(65536);
+    let long =
+        Binding::builder("mechanism", PROGRAM, 1).node(&both.client_node).buffer_len(1 << 20);
+    let long = long.connect_later().unwrap();
+    assert_eq!(long.in_place_max(), layout::room(1 << 20));
+    long.request(NULL, 0, 0).unwrap().call().unwrap().finish().unwrap();
+    assert_eq!(long.in_place_max(), layout::room(65536));
+    assert_eq!(long.clone().in_place_max(), layout::room(65536));
 }
 
 #[test]

@@ -35,7 +35,7 @@ use queue::Queue;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use vmmc::{Node, PeerInfo, Token};
@@ -84,6 +84,16 @@ struct Shared {
     wanted: Wanted,
     cancels: Arc<Cancels>,
     places: Places,
+    /// Longest call in one piece, in bytes, of the lane that was bound last; 0: none was.
+    room: AtomicUsize,
+}
+
+impl Shared {
+    /// A lane was bound.
+    fn note(&self, lane: &Lane) {
+        self.room.store(lane.room(), std::sync::atomic::Ordering::Relaxed);
+        self.cancels.heed(lane.watch());
+    }
 }
 
 /// How a call waits.
@@ -131,7 +141,18 @@ impl BindingBuilder {
     }
 
     /// Length of each buffer, in bytes; rounded to pages, 4 KiB to 64 MiB. Calls and replies up to a
-    /// little less go in one piece and are used in place.
+    /// little less go in one piece and are used in place. The buffer for calls is the server's, and no longer than its
+    /// `ServerBuilder::buffer_max`, 64 KiB otherwise: both sides are to say so.
+    ///
+    /// ```no_run
+    /// # use shrimp_rpc::{Binding, Server};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let server = Server::builder("video").buffer_max(4 << 20); // in the server
+    /// let binding = Binding::builder("video", 0x2000_0001, 1).buffer_len(4 << 20).connect()?; // in the client
+    /// assert!(binding.in_place_max() > 4_000_000);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn buffer_len(mut self, bytes: usize) -> Self {
         self.wanted.settings.buffer_len = crate::layout::buffer_len(bytes);
         self
@@ -168,7 +189,7 @@ impl BindingBuilder {
     pub fn connect(self) -> Result<Binding, ConnectError> {
         let mut binding = self.connect_later()?;
         let lane = Lane::open(&binding.node, &binding.shared.wanted, None, &|| false)?;
-        binding.shared.cancels.heed(lane.watch());
+        binding.shared.note(&lane);
         // Not taken for that: who calls first is to be the lock's favourite.
         if let Some(first) = Arc::get_mut(&mut binding.lanes).and_then(<[_]>::first_mut) {
             *first = TryLock::new(Some(lane));
@@ -206,6 +227,7 @@ impl BindingBuilder {
             group: Group::default(),
             shared: Arc::new(Shared {
                 places: Places::default(),
+                room: AtomicUsize::new(0),
                 reactor: Arc::new(Reactor::new("rpc-replies")),
                 node,
                 wanted: self.wanted,
@@ -317,10 +339,15 @@ impl Binding {
         self.lanes.iter().find_map(|lane| Some(self.take(lane)?.open_lane()?.server()))
     }
 
-    /// Longest call that is sent in one piece, in bytes.
+    /// Longest call that is sent in one piece, in bytes: in the buffer that the server made for the lane that was bound last, which
+    /// may be shorter than [`BindingBuilder::buffer_len`] says. As that says while none was bound. Replies have a buffer of that
+    /// length in any case.
     #[must_use]
     pub fn in_place_max(&self) -> usize {
-        crate::layout::room(self.shared.wanted.settings.buffer_len)
+        match self.shared.room.load(std::sync::atomic::Ordering::Relaxed) {
+            0 => crate::layout::room(self.shared.wanted.settings.buffer_len),
+            room => room,
+        }
     }
 
     #[inline]
@@ -642,7 +669,7 @@ impl<'b> Taken<'b> {
 
     /// It was bound.
     fn fill(&mut self, lane: Lane) {
-        self.binding().shared.cancels.heed(lane.watch());
+        self.binding().shared.note(&lane);
         if self.guard.replace(lane).is_none() {
             self.binding().shared.places.taken();
         }
