@@ -5,10 +5,12 @@ use crate::emit::c;
 use crate::emit::rust::{self, RustOptions, Stubs};
 use crate::prep::Loader;
 use std::cell::RefCell;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why nothing was generated.
-#[derive(Debug, thiserror::Error)]
+/// Why nothing was generated. `{:?}`, by which a build script's `main` prints the error that it returns, is the text for
+/// people, too: excerpts of the file have many lines.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A file could not be read.
@@ -35,6 +37,12 @@ pub enum BuildError {
     /// Not run by cargo as a build script, and no directory was named.
     #[error("OUT_DIR is not set; name a directory with Builder::out_dir")]
     NoOutDir,
+}
+
+impl fmt::Debug for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Finds included files beside the including one and in some directories.

@@ -7,6 +7,7 @@ mod add;
 
 use add::{AddV1, AddV1Client, AddV1Service};
 use shrimp_rpc::{Context, Fault, Server};
+use std::process::ExitCode;
 
 struct Adder;
 
@@ -16,9 +17,18 @@ impl AddV1 for Adder {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    match &args[..] {
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("add: {error}"); // a `main` that returned it would print `{error:?}`
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
+    match args {
         [serve] if serve == "serve" => {
             Server::builder("add").program(AddV1Service(Adder)).start()?.run();
         }

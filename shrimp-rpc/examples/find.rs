@@ -9,6 +9,7 @@ mod find;
 use find::{Answer, FindV1, FindV1AsyncClient, FindV1Service, FindV1WaitReplier, Outcome};
 use shrimp_rpc::{Context, Fault, Server};
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -55,7 +56,17 @@ impl FindV1 for Finder {
 }
 
 #[tokio::main(flavor = "current_thread")] // or any other executor
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("find: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if let ["serve"] = words[..] {

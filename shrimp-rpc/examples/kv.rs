@@ -10,6 +10,7 @@ use generated::{KvV1, KvV1Client, KvV1Service, Status};
 use shrimp_rpc::{Bulk, BulkOut, Context, Fault, Server};
 use std::collections::HashMap;
 use std::io::{Read, Write};
+use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 #[derive(Default)]
@@ -34,7 +35,17 @@ impl KvV1 for Store {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kv: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let service = std::env::var("KV_SERVICE").unwrap_or_else(|_| "kv".to_owned());
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {

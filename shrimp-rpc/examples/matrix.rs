@@ -7,6 +7,7 @@ mod generated;
 
 use generated::{MatrixV1, MatrixV1Client, MatrixV1Service};
 use shrimp_rpc::{Binding, BulkMut, Context, Fault, Server};
+use std::process::ExitCode;
 
 struct Matrices;
 
@@ -38,7 +39,17 @@ impl MatrixV1 for Matrices {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("matrix: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve"] => {

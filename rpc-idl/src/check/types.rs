@@ -182,7 +182,7 @@ impl<'a> Checker<'a> {
                 let help = match near {
                     Some(near) => format!("there is `{near}`"),
                     None => "define it, include its file, or say where it is defined: \
-                             --extern-type NAME=PATH"
+                             --extern-type NAME=PATH, in a build script Builder::extern_type"
                         .to_owned(),
                 };
                 self.push(
