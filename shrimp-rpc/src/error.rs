@@ -77,8 +77,11 @@ pub enum ConnectError {
     },
     /// The server has other versions of the program.
     #[error(
-        "the server at {service:?} has versions {lowest} to {highest} of program {program:#x}, not {version}; \
-         generate client and server from the same interface"
+        "the server at {service:?} has no version {version} of program {program:#x}, but {}; generate client and server \
+         from the same interface",
+        if lowest == highest { format!("version {lowest}") } else {
+            format!("others, the lowest {lowest} and the highest {highest}")
+        }
     )]
     VersionMismatch {
         /// Name of the service.
@@ -153,7 +156,10 @@ pub enum ConnectError {
         service: String,
     },
     /// The server could not do its half.
-    #[error("the server at {service:?} could not make its buffer, or had bound ours already")]
+    #[error(
+        "the server at {service:?} could not make a buffer for this binding: its process is out of file descriptors \
+         (`ulimit -n`) or memory, or at a limit of its vmmcd; close bindings, or raise that"
+    )]
     Failed {
         /// Name of the service.
         service: String,
@@ -265,7 +271,10 @@ impl From<vmmc::error::FlagError> for TransportError {
 pub enum CallError {
     /// The server's process died, or its service ended, during the call, which it may or may not have
     /// carried out. The next call binds anew.
-    #[error("{closed}; the call may or may not have been carried out")]
+    #[error(
+        "the server, process {}, {}; the call may or may not have been carried out, and the next one binds anew",
+        closed.peer.pid, how_it_ended(closed.reason)
+    )]
     ServerGone {
         /// Which link ended, and why.
         closed: Closed,
@@ -552,6 +561,17 @@ pub enum ServeError {
     /// Below us.
     #[error(transparent)]
     Transport(#[from] TransportError),
+}
+
+/// What a server did whose link ended so.
+fn how_it_ended(reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::PeerDied => "died",
+        CloseReason::Unexported | CloseReason::Unimported => "ended its service, or this binding",
+        CloseReason::Unreachable => "cannot be reached: the connection to its node is lost",
+        CloseReason::PeerFault => "broke the protocol",
+        CloseReason::Disabled => "kept a page of its buffer disabled for too long",
+    }
 }
 
 /// Whether a link ended because its process died, rather than in order.
