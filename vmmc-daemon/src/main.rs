@@ -159,13 +159,22 @@ impl Arguments {
 
     fn start_log(&self) {
         let filter = EnvFilter::try_from_env("VMMC_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-        let builder =
-            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        // A line that cannot be written (a full disk, a reader that has gone) is lost. Told of that on the same
+        // standard error, the daemon would panic.
+        let builder = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .log_internal_errors(false);
         match self.log_format {
             LogFormat::Text => builder.with_target(false).with_ansi(false).init(),
             LogFormat::Json => builder.json().init(),
         }
     }
+}
+
+/// A line on standard error, whether or not it can be written there: `eprintln!` panics where it cannot.
+fn say(what: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "vmmcd: {what}");
 }
 
 /// How long `--auto` waits for another daemon that is starting or leaving.
@@ -175,7 +184,7 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("vmmcd: {message}");
+            say(&message);
             ExitCode::FAILURE
         }
     }
@@ -365,7 +374,7 @@ fn find_source(arguments: &Arguments) -> Result<Option<Source>, String> {
         let listener = socket.as_ref().and_then(|socket| socket.try_clone().ok());
         match store::take_stored(stored, listener) {
             Ok(inherited) => return Ok(Some(Source::Predecessor(Box::new(inherited)))),
-            Err(error) => eprintln!("vmmcd: {error}"),
+            Err(error) => say(&error),
         }
     }
     if let Some(socket) = socket {

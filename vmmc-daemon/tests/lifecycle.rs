@@ -58,6 +58,27 @@ fn a_second_daemon_is_told_of_the_first_and_of_replace() {
 }
 
 #[test]
+fn a_log_that_cannot_be_written_ends_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let path = dir.path().join("vmmcd.sock");
+    let mut daemon =
+        command(&path, &[], &[]).env("VMMC_LOG", "debug").stderr(full()).spawn().unwrap();
+    eventually("the daemon serves", || {
+        let ended = daemon.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}");
+        Client::try_connect(&path, Role::Tool, None, None).ok()
+    });
+    // Told to nobody either, and no panic.
+    let second = command(&path, &[], &[]).stderr(full()).status().unwrap();
+    assert_eq!(second.code(), Some(1));
+    let mut tool = Client::connect_as(&path, Role::Tool);
+    let request = tool.request_id();
+    tool.send(&Request::Shutdown { request }, &[]);
+    assert!(daemon.wait().unwrap().success());
+}
+
+#[test]
 fn bad_arguments_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
