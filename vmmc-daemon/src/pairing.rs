@@ -208,7 +208,12 @@ impl Pairing {
             || self.carried.contains_key(&cookie)
     }
 
+    /// What was known of the same connection before is out of date: a library offers one again that stayed plain.
     fn note_plain(&mut self, plain: Plain) {
+        self.plain.retain(|earlier| {
+            let same_place = earlier.endpoint.is_some() && earlier.endpoint == plain.endpoint;
+            earlier.owner.pid != plain.owner.pid || earlier.cookie != plain.cookie && !same_place
+        });
         if self.plain.len() >= PLAIN_KEPT {
             self.plain.pop_front();
         }
@@ -334,6 +339,10 @@ impl Broker {
             all.push(info);
         }
         for plain in self.pairing.plain.iter().filter(|plain| shown(plain.owner.uid)) {
+            // Offered again, it waits or is upgraded now.
+            if self.pairing.knows(plain.cookie) {
+                continue;
+            }
             let state = ConnectionState::Plain(plain.reason);
             let owner = plain.owner.clone();
             all.push(info(plain.client, owner, plain.cookie, plain.endpoint, state));

@@ -122,6 +122,32 @@ fn an_end_without_partner_stays_plain_and_the_snapshot_says_why() {
     assert_eq!(daemon.counter("not_paired_no_partner"), 2);
 }
 
+/// A library offers one again that stayed plain, now and then.
+#[test]
+fn a_connection_that_is_offered_again_is_shown_once_as_it_is_now() {
+    let daemon = Daemon::start_with(&[], &[("VMMC_PAIR_MS", "200")]);
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    let shown = || {
+        let all = daemon.snapshot().connections;
+        let of_a = all.into_iter().filter(|it| it.cookie == cookie(&a));
+        of_a.map(|it| it.state).collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        register(&client, &a, SHAPE);
+        assert_eq!(not_paired(&client, &a), NotPairedReason::NoPartner);
+        assert_eq!(shown(), [ConnectionState::Plain(NotPairedReason::NoPartner)]);
+    }
+    // However late the second end is by this machine's doing: then both are offered once more.
+    eventually("both ends wait at the same time", || {
+        register(&client, &a, SHAPE);
+        register(&client, &b, SHAPE);
+        let states = [client.receive(), client.receive()].map(|incoming| incoming.event);
+        states.iter().all(|it| matches!(it, Event::Paired { .. })).then_some(())
+    });
+    assert_eq!(shown(), [ConnectionState::Paired]);
+}
+
 /// Its time is up when the daemon goes on, but the partner had come in time.
 #[test]
 fn an_end_whose_partner_came_while_the_daemon_stood_still_is_paired() {
