@@ -48,11 +48,13 @@ const REASONS: &[(&str, &str)] = &[
     ("not_tcp", "not TCP, or not connected"),
     ("forked", "another process has it, or may have it: fork, exec, or passed on"),
     ("option", "an option or call that needs the kernel"),
-    ("io_uring", "the program uses io_uring"),
+    ("io_uring", "the program uses io_uring (shrimp exec --io-uring-files, if only for files)"),
     ("rule", "a rule of the user's"),
     ("resources", "no memory or table space, or too many offers at once"),
     ("stdio", "it is standard input, output or error"),
     ("waiter", "only the kernel can wake who waits for room"),
+    ("full", "for a while, because the ring was full and nobody read"),
+    ("stopped", "another process that has it was stopped while it sent"),
     ("peer", "the other end wants it so"),
 ];
 
@@ -298,6 +300,17 @@ fn word(reason: NotPairedReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_the_sockets_library_counts_as_plain_has_a_text() {
+        let counters = include_str!("../../../compat-sockets/src/counters.rs");
+        let plain = |line: &'static str| line.trim().split_once(": \"")?.0.strip_prefix("plain_");
+        let words: Vec<&str> = counters.lines().filter_map(plain).collect();
+        assert!(words.contains(&"no_partner"), "{words:?}");
+        for word in words {
+            assert!(REASONS.iter().any(|(known, _)| *known == word), "no text for plain_{word}");
+        }
+    }
 
     #[test]
     fn the_kernels_lines_are_read() {

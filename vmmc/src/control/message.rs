@@ -792,7 +792,9 @@ pub enum NotPairedReason {
     #[error("the ends are in different network namespaces")]
     OtherNamespace,
     /// The two users may not share memory by the daemon's policy.
-    #[error("policy does not allow these two users to share memory")]
+    #[error(
+        "policy does not allow these two users to share memory (vmmcd --pair-users any allows it)"
+    )]
     Policy,
     /// The user's quota of connections is used up.
     #[error("quota of connections used up")]
