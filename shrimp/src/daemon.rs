@@ -1,15 +1,19 @@
 //! `shrimp daemon`: start, stop, look at and replace vmmcd.
 //!
 //! A daemon started here stays until it is stopped, and writes its log to a file beside its
-//! socket. (One that a library started leaves when idle, and keeps no log.)
+//! socket. It is started in the root directory, which it keeps no file system busy by; so what the user
+//! named is made absolute before. One that takes over is started with the options of the one before
+//! ([`Inherited`]), unless others are given.
 
 use crate::artefacts::{self, Artefact};
 use crate::client::{self, Daemon};
 use crate::exit::{Coded, Context, Exit, Failure, Io};
 use crate::text;
 use clap::Subcommand;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +41,7 @@ enum Action {
     Stop,
     /// Tell whether one runs, whose, which version
     Status,
-    /// Start a new one that takes over clients and state from the running one (--replace)
+    /// Start a new one that takes over clients and state from the running one (--replace), and its options unless others are given
     Restart(StartArgs),
     /// Show the end of its log
     Log {
@@ -54,7 +58,7 @@ enum Action {
 struct StartArgs {
     /// Options for vmmcd itself (see vmmcd --help)
     #[arg(last = true, value_name = "VMMCD OPTIONS")]
-    options: Vec<std::ffi::OsString>,
+    options: Vec<OsString>,
 }
 
 const EXAMPLES: &str = "\
@@ -62,7 +66,7 @@ Examples:
   shrimp daemon start
   shrimp daemon start -- --exports-per-user 100000 --ring-kib 256
   shrimp daemon status
-  shrimp daemon restart          hands clients and state to a new vmmcd, nothing is lost
+  shrimp daemon restart          hands clients and state to a new vmmcd, with the same options
   VMMC_LOG=debug shrimp daemon restart; shrimp daemon log -f
 
 The socket is VMMC_SOCKET, else the system-wide daemon's if there is one, else your own. Root's own is
@@ -175,13 +179,26 @@ fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> R
         .open(&log)
         .context(|| format!("opening the log {log:?}"))?;
     let begin = file.metadata().map_or(0, |meta| meta.len());
+    let old = Daemon::connect(socket).ok();
+    let inherited = match &old {
+        Some(daemon) if replace => Inherited::of(daemon),
+        _ => Inherited::default(),
+    };
+    let repeats = start.options.is_empty();
     let mut command = Command::new(&program);
     command.arg("--socket").arg(socket);
     if replace {
         command.arg("--replace");
     }
+    if repeats {
+        command.args(&inherited.options);
+    } else {
+        command.args(with_absolute_paths(&start.options, Path::new("")));
+    }
+    if let Some(cluster) = std::env::var_os(CLUSTER).filter(|path| !path.is_empty()) {
+        command.env(CLUSTER, std::path::absolute(&cluster).unwrap_or_else(|_| cluster.into()));
+    }
     command
-        .args(&start.options)
         .env_remove("LD_PRELOAD")
         .current_dir("/")
         .stdin(Stdio::null())
@@ -189,8 +206,7 @@ fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> R
         .stderr(file)
         // Of its own group: Ctrl-C in this terminal is not meant for it.
         .process_group(0);
-    let old =
-        Daemon::connect(socket).ok().and_then(|mut daemon| daemon.snapshot().ok()?.pid.into());
+    let old = old.and_then(|mut daemon| daemon.snapshot().ok()?.pid.into());
     let mut child = command.spawn().context(|| format!("starting {program:?}"))?;
     let mut ended = None;
     let mut daemon = loop {
@@ -215,8 +231,7 @@ fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> R
             Err(_) => {}
         }
         let how = ended.map_or_else(|| "unknown".into(), |status| status.to_string());
-        let log = tail(&log, 5, begin).unwrap_or_default();
-        let log = if log.is_empty() { "none".to_owned() } else { log.trim().to_owned() };
+        let log = last_words(&log, begin, &how);
         return Err(DaemonError::NotStarted { program, how, socket: socket.into(), log }.into());
     };
     text::emit(&format!(
@@ -225,7 +240,139 @@ fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> R
         describe(&mut daemon, socket)?,
         log.display()
     ));
+    text::emit(&inherited.told(repeats));
     Ok(())
+}
+
+/// Names the cluster file where no option does.
+const CLUSTER: &str = "VMMC_CLUSTER";
+
+/// What the daemon that is replaced was started with.
+#[derive(Debug, Default)]
+struct Inherited {
+    /// Without what says where it listens, and how it was started.
+    options: Vec<OsString>,
+    /// Why they are not known.
+    unknown: Option<String>,
+}
+
+impl Inherited {
+    /// Asks the kernel who listens, and with what it was started. Of another user's process nothing is taken.
+    fn of(daemon: &Daemon) -> Inherited {
+        let unknown = |why: String| Inherited { unknown: Some(why), ..Inherited::default() };
+        let (pid, uid) = match daemon.owner() {
+            Ok(owner) => (owner.pid, owner.uid),
+            Err(error) => return unknown(error.to_string()),
+        };
+        if uid != rustix::process::geteuid().as_raw() {
+            return unknown(format!("process {pid} is user {uid}'s"));
+        }
+        let strings = |name: &str| {
+            let path = format!("/proc/{pid}/{name}");
+            let bytes = std::fs::read(&path).map_err(|error| format!("{path}: {error}"))?;
+            Ok::<Vec<OsString>, String>(
+                bytes
+                    .split(|byte| *byte == 0)
+                    .map(|part| OsStr::from_bytes(part).to_owned())
+                    .collect(),
+            )
+        };
+        let (mut words, environment) = match (strings("cmdline"), strings("environ")) {
+            (Ok(words), Ok(environment)) => (words, environment),
+            (Err(why), _) | (_, Err(why)) => return unknown(why),
+        };
+        words.pop(); // behind the last end of a string
+        let place = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_else(|_| "/".into());
+        let mut options = with_absolute_paths(&repeated(words), &place);
+        let names = |option: &OsString| option.as_bytes().starts_with(b"--cluster");
+        let prefix = format!("{CLUSTER}=");
+        let set = environment.iter().find_map(|it| it.as_bytes().strip_prefix(prefix.as_bytes()));
+        if let Some(file) = set.filter(|file| !file.is_empty())
+            && !options.iter().any(names)
+            && std::env::var_os(CLUSTER).is_none()
+        {
+            options.extend(with_absolute_paths(
+                &["--cluster".into(), OsStr::from_bytes(file).to_owned()],
+                &place,
+            ));
+        }
+        Inherited { options, unknown: None }
+    }
+
+    /// For people, if there is anything to be told.
+    fn told(&self, repeats: bool) -> String {
+        let options: Vec<String> =
+            self.options.iter().map(|it| text::printable(&it.to_string_lossy())).collect();
+        let options = options.join(" ");
+        match (&self.unknown, repeats) {
+            (Some(why), true) => {
+                format!(
+                    "options of the one before: not known ({why}); give them again if it had some\n"
+                )
+            }
+            (None, true) if !options.is_empty() => {
+                format!("options, as the one before had them: {options}\n")
+            }
+            (None, false) if !options.is_empty() => {
+                format!(
+                    "options of the one before, not repeated because others were given: {options}\n"
+                )
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+/// The options of a command line that hold for another daemon at the same place.
+fn repeated(words: Vec<OsString>) -> Vec<OsString> {
+    let mut words = words.into_iter().skip(1);
+    let mut options = Vec::new();
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"--socket" => drop(words.next()),
+            b"--replace" | b"--auto" => {}
+            word if word.starts_with(b"--socket=") => {}
+            _ => options.push(word),
+        }
+    }
+    options
+}
+
+/// Options with the paths in them seen from the directory `from`; from where this process is, if that is empty.
+fn with_absolute_paths(options: &[OsString], from: &Path) -> Vec<OsString> {
+    let absolute = |path: &[u8]| {
+        let path = from.join(OsStr::from_bytes(path));
+        std::path::absolute(&path).unwrap_or(path).into_os_string()
+    };
+    let mut is_path = false;
+    let mut all = Vec::new();
+    for option in options {
+        let bytes = option.as_bytes();
+        let names = std::mem::replace(&mut is_path, bytes == b"--cluster");
+        all.push(match bytes.strip_prefix(b"--cluster=") {
+            _ if names => absolute(bytes),
+            Some(path) => {
+                let mut option = OsString::from("--cluster=");
+                option.push(absolute(path));
+                option
+            }
+            None => option.clone(),
+        });
+    }
+    all
+}
+
+/// What a daemon that ended has written, or why it could not.
+fn last_words(log: &Path, begin: u64, how: &str) -> String {
+    let said = tail(log, 5, begin).unwrap_or_default();
+    if !said.is_empty() {
+        return said.trim().to_owned();
+    }
+    let file = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(log);
+    match file.and_then(|mut file| writeln!(file, "shrimp daemon: vmmcd ended ({how})")) {
+        Ok(()) => "none".to_owned(),
+        Err(error) => format!("none, because its log {log:?} cannot be written ({error})"),
+    }
 }
 
 /// Makes the directory of the user's own socket, 0700 (of the system-wide one, 0755), and refuses somebody else's.
@@ -291,4 +438,22 @@ fn read_from(log: &Path, at: u64) -> Result<String, Io> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).context(|| format!("reading the log {log:?}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_predecessors_options_are_repeated_without_its_place_and_with_paths_seen_from_there() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let options = repeated(words(
+            "vmmcd --socket /s --auto --replace --socket=/t --cluster c.toml --cluster=/d --pair-users any",
+        ));
+        assert_eq!(options, words("--cluster c.toml --cluster=/d --pair-users any"));
+        assert_eq!(
+            with_absolute_paths(&options, Path::new("/there")),
+            words("--cluster /there/c.toml --cluster=/d --pair-users any")
+        );
+    }
 }

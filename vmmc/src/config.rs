@@ -294,6 +294,11 @@ fn number(
     }
 }
 
+/// A path from the directory that the process is in now, which it may leave, and a daemon that it starts does.
+fn absolute(path: String) -> std::path::PathBuf {
+    std::path::absolute(&path).unwrap_or_else(|_| path.into())
+}
+
 impl Config {
     /// The settings from the process's environment.
     ///
@@ -312,7 +317,9 @@ impl Config {
         let daemon = match set("VMMC_DAEMON") {
             None => DaemonStart::Search,
             Some(value) if value == "none" => DaemonStart::Never,
-            Some(value) => DaemonStart::Program(value.into()),
+            // A bare name is looked up in PATH.
+            Some(value) if !value.contains('/') => DaemonStart::Program(value.into()),
+            Some(value) => DaemonStart::Program(absolute(value)),
         };
         let spin_us = match set("VMMC_SPIN_US").as_deref() {
             None | Some("auto") => None,
@@ -397,7 +404,7 @@ impl Config {
             rpc_times: switch("VMMC_RPC_TIMES", false)?,
             rpc_report: set("VMMC_RPC_REPORT").map(Into::into),
             sockets_report: set("VMMC_SOCKETS_REPORT").map(Into::into),
-            socket: set("VMMC_SOCKET").map(Into::into),
+            socket: set("VMMC_SOCKET").map(absolute),
             daemon,
             wait,
             drain: Duration::from_millis(number("VMMC_DRAIN_MS", get, 1000)?),

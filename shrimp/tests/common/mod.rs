@@ -134,6 +134,11 @@ impl RunningDaemon {
     pub(crate) fn start(dir: &Path) -> RunningDaemon {
         prepare();
         run(shrimp(dir).args(["daemon", "start"])).expect(0);
+        RunningDaemon::started(dir)
+    }
+
+    /// One that was started by other words.
+    pub(crate) fn started(dir: &Path) -> RunningDaemon {
         RunningDaemon { dir: dir.to_owned() }
     }
 }
