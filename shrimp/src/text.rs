@@ -1,15 +1,26 @@
 //! What goes to the terminal: tables, numbers for people, progress.
 
+use crate::exit::Exit;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Writes to standard output. A reader that has gone away (`shrimp stat | head`) ends the
-/// program quietly, as it would end one written in C.
+/// program quietly, as it would end one written in C; anything else that is in the way, a full disk, is said.
 pub(crate) fn emit(text: &str) {
     let mut out = std::io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
-        crate::children::end_all();
+    let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return };
+    crate::children::end_all();
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(128 + 13);
+    }
+    say_unwritten(&error);
+    std::process::exit(Exit::Failed as i32);
+}
+
+/// Says why standard output was not written, unless its reader has gone away, who knows.
+pub(crate) fn say_unwritten(error: &std::io::Error) {
+    if error.kind() != std::io::ErrorKind::BrokenPipe {
+        say!("shrimp: writing to standard output: {error}");
     }
 }
 

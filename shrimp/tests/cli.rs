@@ -157,3 +157,20 @@ fn a_reader_that_goes_away_ends_the_output_without_a_panic() {
     assert_eq!(output.status.code(), Some(128 + 13));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn a_demo_whose_results_cannot_be_kept_says_so_before_it_begins() {
+    let dir = dir();
+    let ended = run(shrimp(dir.path()).args(["demo", "--json", "/nonexistent/x"])).expect(1);
+    assert!(ended.err.contains("/nonexistent/x") && ended.out.is_empty(), "{ended:?}");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_said_and_ends_with_1() {
+    let dir = dir();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = shrimp(dir.path()).arg("doctor").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("standard output") && said.contains("No space left"), "{said}");
+}

@@ -132,6 +132,11 @@ struct Report {
 
 /// Runs it.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(path) = &args.json {
+        // Found out before all that takes time; what is there stays until there is something better.
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        file.context(|| format!("writing {path:?}"))?;
+    }
     let mut found = artefacts::find_or_build(&[Artefact::Daemon, Artefact::Sockets], true)?;
     let daemon_program = found.swap_remove(0);
     let times = if args.quick {

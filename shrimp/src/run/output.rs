@@ -5,6 +5,7 @@
 //! A line longer than [`MAX_LINE`] goes in parts. On a terminal a part of a line that stays alone
 //! for a moment is shown: it may be a question. Processes that are started later bring pipes of their own.
 
+use crate::text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{IsTerminal, Write};
 use std::os::fd::OwnedFd;
@@ -48,7 +49,8 @@ pub(super) type Out = Box<dyn FnMut(&[u8]) -> bool + Send>;
 pub(super) fn own() -> Out {
     Box::new(|bytes| {
         let mut out = std::io::stdout().lock();
-        out.write_all(bytes).and_then(|()| out.flush()).is_ok()
+        let written = out.write_all(bytes).and_then(|()| out.flush());
+        written.inspect_err(text::say_unwritten).is_ok()
     })
 }
 
