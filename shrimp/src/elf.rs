@@ -1,7 +1,7 @@
 //! What the dynamic loader will do with a program: enough of ELF to know whether a library can
 //! be preloaded into it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -29,12 +29,20 @@ pub(crate) struct Elf {
     pub(crate) machine: u16,
     /// The loader's path, for a program.
     pub(crate) interpreter: Option<PathBuf>,
+    /// The libraries that it names itself, in their order; of a 64-bit one.
+    pub(crate) needed: Vec<OsString>,
 }
 
 /// Longest table of program headers that is looked at; real ones have about a dozen entries.
 const MAX_PROGRAM_HEADERS: u16 = 256;
+/// Longest dynamic section that is looked at, in bytes, and longest name of a library.
+const MAX_DYNAMIC_LEN: u64 = 64 * 1024;
+const MAX_NAME_LEN: u64 = 256;
+const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_le_bytes)
@@ -96,14 +104,16 @@ fn parse(head: &[u8], read_at: impl Fn(&mut [u8], u64) -> std::io::Result<()>) -
         (u64::from(u32_at(head, 28)?), u16_at(head, 42)?, u16_at(head, 44)?)
     };
     let mut interpreter = None;
-    let mut dynamic = false;
+    let mut dynamic = None;
+    let mut loads = Vec::new();
     for i in 0..entries.min(MAX_PROGRAM_HEADERS) {
         let mut entry = [0u8; 56];
         let len = usize::from(entry_len).min(entry.len());
         let at = table.checked_add(u64::from(i) * u64::from(entry_len))?;
         read_at(entry.get_mut(..len)?, at).ok()?;
         match u32_at(&entry, 0)? {
-            PT_DYNAMIC => dynamic = true,
+            PT_LOAD if bits == 64 => loads.push(Segment::of(&entry)?),
+            PT_DYNAMIC => dynamic = Some(Segment::of(&entry)?),
             PT_INTERP => {
                 let (at, len) = if bits == 64 {
                     (u64_at(&entry, 8)?, u64_at(&entry, 32)?)
@@ -120,10 +130,56 @@ fn parse(head: &[u8], read_at: impl Fn(&mut [u8], u64) -> std::io::Result<()>) -
             _ => {}
         }
     }
-    let elf = Elf { bits, machine, interpreter };
+    let named = dynamic.as_ref().filter(|_| bits == 64);
+    let needed = named.and_then(|dynamic| needed(dynamic, &loads, &read_at)).unwrap_or_default();
+    let dynamic = dynamic.is_some();
+    let elf = Elf { bits, machine, interpreter, needed };
     // A static position-independent program has a dynamic section but nobody to read it.
     let is_program_with_loader = elf.interpreter.is_some();
     Some(if dynamic && is_program_with_loader { Kind::Dynamic(elf) } else { Kind::Static(elf) })
+}
+
+/// Where a part of a 64-bit file is, and goes to.
+struct Segment {
+    at: u64,
+    address: u64,
+    len: u64,
+}
+
+impl Segment {
+    fn of(entry: &[u8]) -> Option<Segment> {
+        let field = |at| u64_at(entry, at);
+        Some(Segment { at: field(8)?, address: field(16)?, len: field(32)? })
+    }
+}
+
+/// The names of libraries in a dynamic section.
+fn needed(
+    dynamic: &Segment,
+    loads: &[Segment],
+    read_at: impl Fn(&mut [u8], u64) -> std::io::Result<()>,
+) -> Option<Vec<OsString>> {
+    let mut section = vec![0u8; usize::try_from(dynamic.len.min(MAX_DYNAMIC_LEN)).ok()?];
+    read_at(&mut section, dynamic.at).ok()?;
+    let entries: Vec<(u64, u64)> = section
+        .chunks_exact(16)
+        .filter_map(|entry| Some((u64_at(entry, 0)?, u64_at(entry, 8)?)))
+        .collect();
+    let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB)?.1;
+    let name = |offset: u64| {
+        let address = strings.checked_add(offset)?;
+        let (load, into) = loads.iter().find_map(|load| {
+            let into = address.checked_sub(load.address).filter(|into| *into < load.len)?;
+            Some((load, into))
+        })?;
+        let len = (load.len - into).min(MAX_NAME_LEN);
+        let mut bytes = vec![0u8; usize::try_from(len).ok()?];
+        read_at(&mut bytes, load.at.checked_add(into)?).ok()?;
+        let name = bytes.split(|byte| *byte == 0).next()?;
+        Some(OsStr::from_bytes(name).to_owned())
+    };
+    let named = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED);
+    Some(named.filter_map(|(_, offset)| name(*offset)).collect())
 }
 
 /// Why no file was found.
@@ -184,6 +240,8 @@ mod tests {
             panic!("the test program is not dynamic");
         };
         assert_eq!(elf.bits, 64);
+        let names_libc = |name: &OsString| name.as_bytes().starts_with(b"libc.so");
+        assert!(elf.needed.iter().any(names_libc), "{:?}", elf.needed);
         assert!(elf.interpreter.unwrap().exists());
     }
 

@@ -142,11 +142,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     command.arg0(name).args(arguments);
     match &verdict {
         Verdict::Preload | Verdict::Ignored(_) => {
-            let mut value = std::env::var_os("LD_PRELOAD");
-            for library in libraries.iter().rev() {
-                value = Some(preload_value(library, value.as_deref())?);
-            }
-            let value = value.unwrap_or_default();
+            let inherited = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+            let value = preload_value(&libraries, &inherited, sanitizer(&program).as_deref())?;
             if args.verbose {
                 say!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
             }
@@ -228,21 +225,42 @@ fn ensure_daemon(chosen_libraries: Chosen, verbose: bool) {
     say!("shrimp exec: warning: {failure}; connections stay plain TCP");
 }
 
-/// `LD_PRELOAD` with our library in front of what is there already, once.
-fn preload_value(library: &Path, existing: Option<&OsStr>) -> Result<OsString, ExecError> {
+/// Whether a library is the runtime of the address sanitizer, which ends every program that has another one before it.
+fn is_sanitizer(library: &OsStr) -> bool {
+    let name = Path::new(library).file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"libasan.") || name.starts_with(b"libclang_rt.asan")
+}
+
+/// The sanitizer's runtime that a program names.
+fn sanitizer(program: &Path) -> Option<OsString> {
+    match elf::inspect(program) {
+        Ok(Kind::Dynamic(elf)) => elf.needed.into_iter().find(|name| is_sanitizer(name)),
+        _ => None,
+    }
+}
+
+/// `LD_PRELOAD` with our libraries in front of what is there already, once; only a sanitizer stays before them, or
+/// comes there when the program names one.
+fn preload_value(
+    ours: &[PathBuf],
+    existing: &OsStr,
+    sanitizer: Option<&OsStr>,
+) -> Result<OsString, ExecError> {
     let separator = |byte: &u8| matches!(byte, b' ' | b':' | b'\t' | b'\n');
-    if library.as_os_str().as_bytes().iter().any(separator) {
-        return Err(ExecError::LibraryPath(library.to_owned()));
+    if let Some(library) = ours.iter().find(|it| it.as_os_str().as_bytes().iter().any(separator)) {
+        return Err(ExecError::LibraryPath(library.clone()));
     }
-    let existing = existing.unwrap_or_default();
-    let mut value = library.as_os_str().to_owned();
-    for item in existing.as_bytes().split(separator).filter(|item| !item.is_empty()) {
-        if item != library.as_os_str().as_bytes() {
-            value.push(":");
-            value.push(OsStr::from_bytes(item));
-        }
+    let ours = ours.iter().map(|library| library.as_os_str());
+    let items = existing.as_bytes().split(separator).filter(|item| !item.is_empty());
+    let (mut first, behind): (Vec<&OsStr>, Vec<&OsStr>) = items
+        .map(OsStr::from_bytes)
+        .filter(|item| ours.clone().all(|library| library != *item))
+        .partition(|item| is_sanitizer(item));
+    if first.is_empty() {
+        first.extend(sanitizer);
     }
-    Ok(value)
+    let all: Vec<&OsStr> = first.into_iter().chain(ours).chain(behind).collect();
+    Ok(all.join(OsStr::new(":")))
 }
 
 /// Interpreters of interpreters, as deep as the kernel follows them.
@@ -306,13 +324,31 @@ mod tests {
 
     #[test]
     fn what_was_preloaded_already_stays_behind_ours_and_ours_comes_once() {
+        let ours = |path: &str| [PathBuf::from(path)];
         let value = |existing: &str| {
-            preload_value(Path::new("/lib/ours.so"), Some(OsStr::new(existing))).unwrap()
+            preload_value(&ours("/lib/ours.so"), OsStr::new(existing), None).unwrap()
         };
         assert_eq!(value(""), "/lib/ours.so");
         assert_eq!(value("/a.so /b.so"), "/lib/ours.so:/a.so:/b.so");
         assert_eq!(value("/a.so:/lib/ours.so"), "/lib/ours.so:/a.so");
-        assert!(preload_value(Path::new("/my lib/ours.so"), None).is_err());
+        assert!(preload_value(&ours("/my lib/ours.so"), OsStr::new(""), None).is_err());
+        let two = ["/1.so".into(), "/2.so".into()];
+        assert_eq!(
+            preload_value(&two, OsStr::new("/2.so:/a.so"), None).unwrap(),
+            "/1.so:/2.so:/a.so"
+        );
+    }
+
+    #[test]
+    fn a_sanitizers_runtime_comes_before_ours() {
+        let value = |existing: &str, named: Option<&str>| {
+            preload_value(&["/ours.so".into()], OsStr::new(existing), named.map(OsStr::new))
+                .unwrap()
+        };
+        assert_eq!(value("/a.so:/lib/libasan.so.8", None), "/lib/libasan.so.8:/ours.so:/a.so");
+        assert_eq!(value("/a.so", Some("libasan.so.8")), "libasan.so.8:/ours.so:/a.so");
+        // Not twice.
+        assert_eq!(value("/lib/libasan.so.8", Some("libasan.so.8")), "/lib/libasan.so.8:/ours.so");
     }
 
     #[test]

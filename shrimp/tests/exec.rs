@@ -157,6 +157,20 @@ fn a_static_program_runs_plain_after_a_warning() {
 }
 
 #[test]
+fn a_program_with_the_address_sanitizer_runs_with_the_library() {
+    let dir = dir();
+    let (source, program) = (dir.path().join("sane.c"), dir.path().join("sane"));
+    let text = "#include <stdlib.h>\n#include <string.h>\nint main(void) {
+        return strstr(getenv(\"LD_PRELOAD\"), \"vmmc_sockets\") ? 7 : 8; }\n";
+    std::fs::write(&source, text).unwrap();
+    let mut cc = Command::new("cc");
+    let built = cc.args(["-fsanitize=address", "-o"]).arg(&program).arg(&source).status().unwrap();
+    assert!(built.success(), "cc -fsanitize=address failed: install gcc's libasan");
+    let ended = exec(dir.path(), &[program.to_str().unwrap()]).expect(7);
+    assert_eq!(ended.err, "");
+}
+
+#[test]
 fn a_script_runs_by_its_interpreter_with_the_library() {
     let dir = dir();
     let (text, script) = (dir.path().join("text"), dir.path().join("script"));
