@@ -29,6 +29,8 @@ fn refused(asked: Result<Import, ImportError>, user: u32) {
     let error = asked.map(drop).unwrap_err();
     assert!(matches!(error, ImportError::Refused(Refusal::NotPermitted { .. })), "{error}");
     assert!(error.to_string().contains(&format!("user {user}")), "{error}");
+    let told_of_root = error.to_string().contains("`root = true`");
+    assert_eq!(told_of_root, rustix::process::geteuid().is_root(), "{error}");
 }
 
 /// Takes a message, and says from which process and user it came.

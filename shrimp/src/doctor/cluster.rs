@@ -20,10 +20,23 @@ pub(super) fn findings() -> Vec<Finding> {
     let Ok(config) = Config::from_env() else { return Vec::new() };
     let Ok(mut daemon) = Daemon::connect(&connect::socket_path(&config)) else { return Vec::new() };
     match daemon.sights() {
-        Ok(Some(sights)) => judge(&sights),
+        Ok(Some(sights)) => {
+            let mut findings = judge(&sights);
+            findings.extend(rustix::process::geteuid().is_root().then(of_root));
+            findings
+        }
         Ok(None) => vec![Finding::info(CLUSTER, "nodes", HOW)],
         Err(error) => vec![wrong("nodes", &error.to_string())],
     }
+}
+
+/// What root has to know, which no node tells.
+fn of_root() -> Finding {
+    Finding::info(
+        CLUSTER,
+        "user root",
+        "counts as nobody on the other nodes, but on those whose cluster file has `root = true` under [users]",
+    )
 }
 
 /// A text with its remedy behind a semicolon, as those of the daemon are.

@@ -592,6 +592,15 @@ pub enum CloseReason {
     Disabled,
 }
 
+/// What root may do besides, which another node took for user `uid`.
+fn for_root(uid: u32) -> &'static str {
+    if rustix::process::geteuid().is_root() && uid != 0 {
+        " for that user, whom root of this node counts as there, or the cluster file of its node say `root = true` under [users]"
+    } else {
+        ""
+    }
+}
+
 /// Why a request was not granted. Each has its own remedy in its text (G10).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
@@ -635,7 +644,8 @@ pub enum Refusal {
     },
     /// The access list does not give the rights.
     #[error(
-        "{name} grants user {uid} {granted}, asked for {wanted}; the exporter must add a grant"
+        "{name} grants user {uid} {granted}, asked for {wanted}; the exporter must add a grant{}",
+        for_root(*uid)
     )]
     NotPermitted {
         /// The name.
