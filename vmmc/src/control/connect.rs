@@ -186,8 +186,8 @@ fn has_listener(path: &str) -> bool {
     !matches!(connect(), Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
-/// The socket of the user's own daemon: `$XDG_RUNTIME_DIR/vmmc/vmmcd.sock`, or
-/// `/tmp/vmmc-UID/vmmcd.sock` where there is no runtime directory.
+/// The socket of the user's own daemon: `$XDG_RUNTIME_DIR/vmmc/vmmcd.sock`, or where that is not set or another user's (`su`,
+/// `cron`) `/run/user/UID/vmmc/vmmcd.sock`, or `/tmp/vmmc-UID/vmmcd.sock` where there is no runtime directory.
 ///
 /// Root's own is [`SYSTEM_SOCKET`]: what root starts goes on as other users often (nginx and its workers, a
 /// database), who cannot reach a directory of root's. Not where `/run` is closed to it, as in a user namespace on
@@ -197,10 +197,33 @@ pub fn user_socket_path() -> PathBuf {
     if is_root() && rustix::fs::access("/run", rustix::fs::Access::WRITE_OK).is_ok() {
         return SYSTEM_SOCKET.into();
     }
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_absolute()) {
-        Some(dir) => PathBuf::from(dir).join("vmmc/vmmcd.sock"),
-        None => format!("/tmp/vmmc-{}/vmmcd.sock", rustix::process::geteuid().as_raw()).into(),
+    let us = rustix::process::geteuid().as_raw();
+    let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let owner = |dir: &Path| rustix::fs::stat(dir).ok().map(|stat| stat.st_uid);
+    match runtime_dir(set, us, &owner) {
+        Some(dir) => dir.join("vmmc/vmmcd.sock"),
+        None => format!("/tmp/vmmc-{us}/vmmcd.sock").into(),
     }
+}
+
+/// The runtime directory of user `us`, where the environment says it is `set`. The same one whether or not it says so, or two programs
+/// of one user would have a daemon each.
+fn runtime_dir(
+    set: Option<PathBuf>,
+    us: u32,
+    owner: &dyn Fn(&Path) -> Option<u32>,
+) -> Option<PathBuf> {
+    let set = set.filter(|dir| dir.is_absolute());
+    let usual = || PathBuf::from(format!("/run/user/{us}"));
+    // One that is not there yet is made.
+    set.filter(|dir| owner(dir).is_none_or(|owner| owner == us))
+        .or_else(|| Some(usual()).filter(|dir| owner(dir) == Some(us)))
+}
+
+/// The file beside a socket that the daemon's log goes to when it has nowhere else.
+#[must_use]
+pub fn log_path(socket: &Path) -> PathBuf {
+    socket.with_extension("log")
 }
 
 fn is_root() -> bool {
@@ -516,7 +539,27 @@ fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection
 
 #[cfg(all(test, not(vmmc_loom)))]
 mod tests {
-    use super::{Owner, is_trusted};
+    use super::{Owner, is_trusted, runtime_dir};
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn a_users_runtime_directory_is_the_same_without_a_session_and_never_another_users() {
+        let owner = |dir: &Path| match dir.to_str() {
+            Some("/run/user/7" | "/own") => Some(7),
+            Some("/run/user/8") => Some(8),
+            _ => None,
+        };
+        let found = |set: Option<&str>, us| runtime_dir(set.map(PathBuf::from), us, &owner);
+        let usual = || Some(PathBuf::from("/run/user/7"));
+        assert_eq!(found(None, 7), usual());
+        assert_eq!(found(Some("/run/user/7"), 7), usual());
+        assert_eq!(found(Some("/run/user/8"), 7), usual());
+        assert_eq!(found(Some("relative"), 7), usual());
+        assert_eq!(found(Some("/own"), 7), Some("/own".into()));
+        assert_eq!(found(Some("/made/later"), 7), Some("/made/later".into()));
+        assert_eq!(found(None, 9), None);
+        assert_eq!(found(Some("/run/user/8"), 9), None);
+    }
 
     #[test]
     fn a_daemon_of_another_user_is_trusted_by_nobody_but_root_who_named_it() {
