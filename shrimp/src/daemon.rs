@@ -25,7 +25,7 @@ use vmmc::control::connect::{self, SYSTEM_SOCKET};
 /// Start, stop, look at or replace the daemon
 ///
 /// Nobody needs this for ordinary use: the first program that needs a daemon starts one, and it
-/// leaves when idle. A daemon started here stays, and keeps a log.
+/// leaves when idle. A daemon started here stays.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -86,7 +86,7 @@ enum DaemonError {
     )]
     UnsafeDirectory { dir: PathBuf, owner: u32, us: u32 },
     #[error(
-        "no log at {0:?}: this daemon was started by a library or by hand; `shrimp daemon restart` starts one that keeps a log"
+        "no log at {0:?}: this daemon was started by hand, and writes to where it was told; `shrimp daemon restart` starts one that logs there"
     )]
     NoLog(PathBuf),
     #[error("the system-wide daemon is systemd's: use `systemctl restart vmmcd`")]
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
         }
         Action::Log { lines, follow } => {
             // An old log is worth reading also when nothing runs: often it tells why.
-            show_log(&log_path(&socket), &socket, *lines, *follow)?;
+            show_log(&connect::log_path(&socket), &socket, *lines, *follow)?;
         }
     }
     Ok(Exit::Ok)
@@ -156,10 +156,6 @@ fn describe(daemon: &mut Daemon, socket: &Path) -> Result<String, Failure> {
     ))
 }
 
-fn log_path(socket: &Path) -> PathBuf {
-    socket.with_extension("log")
-}
-
 /// Starts a daemon and waits until it listens.
 fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> Result<(), Failure> {
     let program = match &config.daemon {
@@ -170,7 +166,7 @@ fn launch(config: &Config, socket: &Path, start: &StartArgs, replace: bool) -> R
     if config.socket.is_none() {
         own_directory(socket)?;
     }
-    let log = log_path(socket);
+    let log = connect::log_path(socket);
     let file = OpenOptions::new()
         .create(true)
         .append(true)

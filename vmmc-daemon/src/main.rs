@@ -433,7 +433,7 @@ fn detach(socket: Option<&Path>) -> Result<(), String> {
     rustix::stdio::dup2_stdout(&null).map_err(|errno| fail("dup2", errno))?;
     let log = socket.and_then(|socket| {
         use std::os::unix::fs::OpenOptionsExt;
-        let path = socket.with_file_name("vmmcd.log");
+        let path = vmmc::control::connect::log_path(socket);
         // A new file: to empty the old one would wait for a disk that may be writing it.
         let _ = std::fs::remove_file(&path);
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).ok()

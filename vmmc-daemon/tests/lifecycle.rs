@@ -111,7 +111,7 @@ impl Drop for Detached {
 #[test]
 fn of_many_started_at_once_one_serves_and_all_succeed() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("vmmcd.sock");
+    let path = dir.path().join("own.sock");
     let started: Vec<_> = (0..8)
         .map(|_| command(&path, &["--auto", "--idle-exit", "60"], &[]).spawn().unwrap())
         .collect();
@@ -122,7 +122,7 @@ fn of_many_started_at_once_one_serves_and_all_succeed() {
     }
     let snapshot = Client::connect_as(&path, Role::Tool).snapshot();
     let _end = Detached(snapshot.pid);
-    assert!(names(dir.path()).contains(&"vmmcd.log".to_owned()));
+    assert!(names(dir.path()).contains(&"own.log".to_owned()));
     assert_eq!(counter(&snapshot, "malformed"), 0);
 }
 
