@@ -70,7 +70,8 @@ Examples:
   VMMC_LOG=debug shrimp daemon restart; shrimp daemon log -f
 
 The socket is VMMC_SOCKET, else the system-wide daemon's if there is one, else your own. Root's own is
-the system-wide one: what root starts goes on as other users often (nginx's workers, a database).
+the system-wide one: what root starts goes on as other users often (nginx's workers, a database). One
+of root's at VMMC_SOCKET is root's alone, unless it is started with `-- --all-users`.
 Exit code: 0, 1 it did not start or stop, 3 none is running (status, stop, log),
 4 it refused or did not answer, 5 the program vmmcd is missing.";
 
