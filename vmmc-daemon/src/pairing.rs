@@ -201,6 +201,11 @@ impl Pairing {
         })
     }
 
+    /// Whether bytes are on their way to or from other nodes, also of programs that have ended.
+    pub(crate) fn has_attempts(&self) -> bool {
+        self.attempts.values().any(|(_, attempt)| attempt.strong_count() > 0)
+    }
+
     /// Whether a socket is here already, in whatever state.
     fn knows(&self, cookie: u64) -> bool {
         self.waiting.contains_key(&cookie)

@@ -162,6 +162,17 @@ fn an_idle_daemon_ends_only_without_clients() {
     assert!(names(dir.path()).is_empty());
 }
 
+/// Its own connection, by which it speaks for other nodes, is nobody who needs it.
+#[test]
+fn an_idle_daemon_of_a_cluster_ends_too() {
+    let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let file = dir.path().join("cluster.toml");
+    std::fs::write(&file, "node = 'a'\nlisten = '127.0.0.1:0'\n[nodes]\n").unwrap();
+    let arguments = ["--idle-exit", "5", "--cluster", file.to_str().unwrap()];
+    let mut daemon = Daemon::start_in(dir.clone(), &arguments, &[]);
+    assert!(daemon.wait().success());
+}
+
 #[test]
 fn the_service_manager_hears_of_start_and_end_and_its_socket_is_used() {
     let notify_dir = tempfile::tempdir().unwrap();

@@ -38,7 +38,9 @@ impl Broker {
                 Timer::Watchdog => self.feed_watchdog(),
                 Timer::Idle => {
                     self.idle_timer = None;
-                    if self.clients.is_empty() {
+                    if self.has_guests() || self.pairing.has_attempts() {
+                        self.watch_idleness();
+                    } else {
                         self.ending = Some(Ending::Idle);
                     }
                 }
@@ -54,10 +56,16 @@ impl Broker {
         }
     }
 
+    /// Whether there are clients besides this very process, which is one for other nodes' sake.
+    fn has_guests(&self) -> bool {
+        let us = std::process::id();
+        self.clients.values().any(|client| client.peer.pid != us)
+    }
+
     /// Starts or stops the clock of idleness.
     pub(crate) fn watch_idleness(&mut self) {
         let Some(after) = self.options.idle_exit else { return };
-        match (self.clients.is_empty(), self.idle_timer) {
+        match (!self.has_guests(), self.idle_timer) {
             (true, None) => {
                 self.idle_timer = Some(self.timers.add(Instant::now() + after, Timer::Idle));
             }
@@ -74,7 +82,7 @@ impl Broker {
     pub(super) fn hide_if_still_idle(&mut self) -> bool {
         let hidden = self.listener.hide();
         self.accept_some();
-        let idle = self.clients.is_empty();
+        let idle = !self.has_guests();
         if !idle && hidden {
             self.listener.show();
         }
