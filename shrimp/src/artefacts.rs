@@ -55,6 +55,11 @@ pub(crate) enum ArtefactError {
         "{name} not found (looked at {looked:?}); put it beside shrimp, or in the source tree run `cargo build --release -p {package}`"
     )]
     Missing { name: &'static str, package: &'static str, looked: Vec<PathBuf> },
+    /// Nobody knows where it should be.
+    #[error(
+        "{name}: not found, because shrimp cannot find out where it is itself ({error}); mount /proc"
+    )]
+    Lost { name: &'static str, error: std::io::Error },
     /// The build did not work.
     #[error("`{command}` failed ({reason}); run it by hand in {root:?} to see why, then try again")]
     Build { command: String, reason: String, root: PathBuf },
@@ -90,9 +95,10 @@ pub(crate) fn candidates(artefact: Artefact) -> Vec<PathBuf> {
 /// The file, if it is there.
 pub(crate) fn find(artefact: Artefact) -> Result<PathBuf, ArtefactError> {
     let looked = candidates(artefact);
-    match looked.iter().find(|path| path.is_file()) {
-        Some(path) => Ok(path.clone()),
-        None => Err(ArtefactError::Missing {
+    match (looked.iter().find(|path| path.is_file()), std::env::current_exe()) {
+        (Some(path), _) => Ok(path.clone()),
+        (None, Err(error)) => Err(ArtefactError::Lost { name: artefact.file_name(), error }),
+        (None, Ok(_)) => Err(ArtefactError::Missing {
             name: artefact.file_name(),
             package: artefact.package(),
             looked,

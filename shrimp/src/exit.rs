@@ -81,7 +81,7 @@ impl Coded for vmmc::control::ConnectError {
         use vmmc::control::ConnectError as E;
         match self {
             E::NoDaemon { .. } => Exit::NoDaemon,
-            E::NoProgram { .. } => Exit::Missing,
+            E::NoProgram { .. } | E::NotRunnable { .. } => Exit::Missing,
             E::NotStarted { .. } | E::System { .. } => Exit::Failed,
             _ => Exit::DaemonRefused,
         }

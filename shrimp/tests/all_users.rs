@@ -112,3 +112,21 @@ fn others_find_roots_daemon_and_root_alone_replaces_and_ends_it() {
     assert!(!ended.out.contains("a dead one answers"), "{ended:?}");
     assert!(ended.err.contains("as root"), "{ended:?}");
 }
+
+#[test]
+fn who_may_not_use_a_daemon_is_told_what_its_owner_can_do() {
+    let ended = inside(
+        "install -d -m 755 /run/own
+        export VMMC_SOCKET=/run/own/vmmcd.sock
+        shrimp daemon start
+        as_nobody \"$SHRIMP\" doctor || true
+        shrimp daemon stop
+        shrimp daemon start -- --all-users
+        as_nobody \"$SHRIMP\" daemon status
+        shrimp daemon stop",
+    )
+    .expect(0);
+    let remedy = "do: have its owner start it for all users";
+    assert!(ended.out.contains(remedy), "{ended:?}");
+    assert!(ended.out.contains("running: vmmcd"), "{ended:?}");
+}

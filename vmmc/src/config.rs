@@ -80,7 +80,7 @@ pub const TABLE: &[Tunable] = &[
         name: "VMMC_SOCKETS_PROTOCOL",
         default: "au-2copy",
         unit: "au-2copy | du-1copy | du-2copy",
-        help: "how a sender fills a ring (seed 003, section 4.3): by stores into it, by a deliberate update from the program's buffer, or by one from a copy of it",
+        help: "how a sender fills a ring: by stores into it, by a deliberate update from the program's buffer, or by one from a copy of it",
     },
     Tunable {
         name: "VMMC_SOCKETS_IO_URING",
@@ -116,7 +116,7 @@ pub const TABLE: &[Tunable] = &[
         name: "VMMC_RPC_PROTOCOL",
         default: "au",
         unit: "au | du",
-        help: "how libvrpc.so sends (seed 003, section 4.2): encoded where the receiver decodes, or encoded in memory of its own and sent by a deliberate update",
+        help: "how libvrpc.so sends: encoded where the receiver decodes, or encoded in memory of its own and sent by a deliberate update",
     },
     Tunable {
         name: "VMMC_RPC_TIMES",

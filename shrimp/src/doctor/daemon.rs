@@ -51,12 +51,15 @@ fn running(socket: &Path, config: Option<&Config>) -> Finding {
         Ok(daemon) => daemon,
         Err(failure) if failure.exit() == Exit::NoDaemon => return absent(socket, config),
         Err(failure) => {
-            return Finding::attention(
-                DAEMON,
-                what,
-                failure.to_string(),
+            // Errors say behind a semicolon what is to be done; some, to ask here.
+            let text = failure.to_string();
+            let said =
+                text.split_once("; ").filter(|(_, remedy)| !remedy.contains("shrimp doctor"));
+            let (found, remedy) = said.unwrap_or((
+                &text,
                 "`shrimp daemon restart`; if that does not help, end the process that listens there and remove the socket",
-            );
+            ));
+            return Finding::attention(DAEMON, what, found, remedy);
         }
     };
     let owner = daemon.owner().map_or(u32::MAX, |owner| owner.uid);

@@ -36,7 +36,9 @@ pub enum ConnectError {
         errno: rustix::io::Errno,
     },
     /// The socket is there but we may not use it.
-    #[error("permission denied at {path:?}; ask its owner, or set VMMC_SOCKET to your own daemon")]
+    #[error(
+        "permission denied at {path:?}; have its owner start it for all users (`shrimp daemon stop`, `shrimp daemon start -- --all-users`), or set VMMC_SOCKET to a path in a directory of your own"
+    )]
     Denied {
         /// The socket.
         path: PathBuf,
@@ -49,6 +51,16 @@ pub enum ConnectError {
         /// Where we looked.
         looked: Vec<PathBuf>,
     },
+    /// The daemon program is not one that runs.
+    #[error(
+        "{program:?} cannot be run ({error}); set VMMC_DAEMON to a vmmcd program, or unset it to have one found"
+    )]
+    NotRunnable {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The daemon program did not come up.
     #[error(
         "{program:?} was started but does not listen at {path:?}: {why}; run it by hand to see more"
@@ -58,7 +70,7 @@ pub enum ConnectError {
         program: PathBuf,
         /// The socket it should have made.
         path: PathBuf,
-        /// What it said, or why it was not even started.
+        /// What it said.
         why: String,
     },
     /// The daemon is of another user than it should be.
@@ -512,7 +524,9 @@ fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection
         .stderr(std::process::Stdio::piped());
     let not_started =
         |why| ConnectError::NotStarted { program: program.clone(), path: path.into(), why };
-    let mut child = command.spawn().map_err(|error| not_started(error.to_string()))?;
+    let mut child = command
+        .spawn()
+        .map_err(|error| ConnectError::NotRunnable { program: program.clone(), error })?;
     let deadline = Instant::now() + SETUP_TIMEOUT;
     let mut ended: Option<std::process::ExitStatus> = None;
     loop {

@@ -45,7 +45,7 @@ pub(super) fn open(carry: &Carry, wanted: &Wanted, cost: Cost) -> Result<Carried
             node = wanted.node,
             ours = export.len(),
             theirs = import.len(),
-            "segments of different lengths; give vmmcd the same --ring-len on both nodes"
+            "segments of different lengths; give vmmcd the same --ring-kib on both nodes"
         );
         return Err(NotPairedReason::OtherVersion);
     }
