@@ -148,6 +148,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 say!("shrimp exec: {}: LD_PRELOAD={}", program.display(), value.display());
             }
             command.env("LD_PRELOAD", value);
+            // The program may start others in another directory.
+            if let Some(socket) = Config::from_env().ok().and_then(|config| config.socket) {
+                command.env("VMMC_SOCKET", socket);
+            }
             if let Some(rules) = rules {
                 command.env("VMMC_SOCKETS_RULES", rules);
             }

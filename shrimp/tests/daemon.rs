@@ -51,6 +51,11 @@ fn relative_paths_are_seen_from_where_the_user_is() {
     run(here.args(["daemon", "start", "--", "--cluster", "x.toml"])).expect(0);
     let _running = RunningDaemon::started(dir.path());
     assert!(dir.path().join("vmmcd.log").exists());
+    // What a program is run with holds for others that it starts elsewhere.
+    let mut here = shrimp(dir.path());
+    here.env("VMMC_SOCKET", "vmmcd.sock").current_dir(dir.path());
+    let ended = run(here.args(["exec", "--", "sh", "-c", "echo $VMMC_SOCKET"])).expect(0);
+    assert_eq!(ended.out.trim(), dir.path().join("vmmcd.sock").to_str().unwrap());
     // Also when it is replaced from elsewhere.
     let restarted = daemon(dir.path(), &["restart"]).expect(0);
     let cluster = format!("--cluster {}", dir.path().join("x.toml").display());
