@@ -124,6 +124,20 @@ fn fortran_programs_span_nodes() {
 }
 
 #[test]
+fn modes_of_files_hold_between_nodes() {
+    let program = compile("modes.c", Options::default());
+    let world = World::new();
+    for size in [2, 5] {
+        let dir = tempfile::tempdir().unwrap();
+        let arguments = [dir.path().to_str().unwrap(), "several"];
+        let done = world.run(&["-n", &size.to_string()], &program, &arguments);
+        assert_eq!(done.code, Some(0), "{size} nodes: {done}");
+        let lines: String = (0..size).map(|node| format!("from node {node}\n")).collect();
+        assert_eq!(done.out, lines + "modes: all good\n", "{done}");
+    }
+}
+
+#[test]
 fn random_traffic_between_nodes_keeps_order_and_contents() {
     at_all_sizes(&compile("traffic.c", Options::default()), &["200"], "all good");
 }

@@ -213,17 +213,54 @@ fn a_fortran_program_of_the_ipsc_with_its_include_file() {
     at_all_sizes(&fortran("fortran/cube.f", &["-std=legacy"]), &[], "cube: all good");
 }
 
-#[test]
-fn fortran_reads_and_writes_files_by_unit() {
-    let program = fortran("fortran/units.f", &["-std=legacy"]);
+/// At each size with a new directory.
+fn with_directories(program: &Path, look: impl Fn(u32, &str, &build::Done)) {
     let job = Job::new();
     for size in SIZES {
         let dir = tempfile::tempdir().unwrap();
-        let done = shrimp_run(&job, size, &program, &[dir.path().to_str().unwrap()]);
+        let done = shrimp_run(&job, size, program, &[dir.path().to_str().unwrap()]);
         assert_eq!(done.code, Some(0), "{size} nodes: {done}");
-        assert!(done.out.contains("units: all good"), "{size} nodes: {done}");
-        assert_eq!(done.out.matches("from all nodes\n").count(), size as usize, "{done}");
+        look(size, &done.out, &done);
     }
+}
+
+#[test]
+fn fortran_reads_and_writes_files_by_unit() {
+    with_directories(&fortran("fortran/units.f", &["-std=legacy"]), |size, out, done| {
+        assert!(out.contains("units: all good"), "{size} nodes: {done}");
+        assert_eq!(out.matches("from all nodes\n").count(), size as usize, "{done}");
+    });
+}
+
+#[test]
+fn files_of_all_nodes_are_read_and_written_as_their_mode_has_it() {
+    with_directories(&compile("modes.c", Options::default()), |size, out, done| {
+        let lines: String = (0..size).map(|node| format!("from node {node}\n")).collect();
+        assert_eq!(out, lines + "modes: all good\n", "{done}");
+    });
+    with_directories(&fortran("fortran/modes.f", &["-std=legacy"]), |size, out, done| {
+        assert!(out.contains("modes: all good"), "{size} nodes: {done}");
+    });
+}
+
+#[test]
+fn a_file_that_one_node_cannot_open_ends_all_and_is_named() {
+    let text = "#include \"check.h\"
+        #include <fcntl.h>
+        int main(int argc, char **argv) {
+            long mode = mynode() == 2 && argc > 2 ? M_SYNC : M_RECORD;
+            gopen(mynode() == 1 ? argv[1] : \"/dev/null\", O_RDONLY, mode, 0);
+            printf(\"goes on\\n\");
+            return 0; }";
+    let program = build::compile_text("absent.c", text, Options { flags: &["-w"], libraries: &[] });
+    let job = Job::new();
+    let done = shrimp_run(&job, 3, &program, &["/no/such/file"]);
+    assert_eq!((done.code, &done.out[..]), (Some(1), ""), "{done}");
+    let says = "nx: node 1, ptype 0: gopen: /no/such/file: No such file or directory\n";
+    assert!(done.err.contains(says), "{done}");
+    let done = shrimp_run(&job, 3, &program, &["/dev/null", "other"]);
+    assert_eq!((done.code, &done.out[..]), (Some(1), ""), "{done}");
+    assert!(done.err.contains("all nodes must have the same"), "{done}");
 }
 
 #[test]

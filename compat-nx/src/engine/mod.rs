@@ -224,6 +224,14 @@ impl Engine {
         self.inner.job.size as i32
     }
 
+    /// Whether all nodes are on one machine, as far as who started them says.
+    #[must_use]
+    pub fn is_on_one_machine(&self) -> bool {
+        let mut hosts = self.inner.job.hosts.iter().take(self.inner.job.size as usize);
+        let first = hosts.next();
+        hosts.all(|host| Some(host) == first)
+    }
+
     /// The host process's node number, if there is one.
     #[must_use]
     pub fn host(&self) -> Option<i32> {

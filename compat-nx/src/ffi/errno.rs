@@ -108,7 +108,7 @@ fn words(errno: c_int) -> Option<String> {
     (number == errno).then_some(words)
 }
 
-fn text(errno: c_int) -> String {
+pub(super) fn text(errno: c_int) -> String {
     match TEXTS.iter().find(|(known, _)| *known == errno) {
         Some((_, text)) => (*text).to_owned(),
         None => system_text(errno),

@@ -1,26 +1,25 @@
 //! Parallel I/O (table 1.10) over ordinary files.
 //!
-//! There is no parallel file system: every node has a file pointer of its own (`M_UNIX`), whatever
-//! mode is set. The asynchronous calls do their work at once; their ids are complete from the
-//! start. What concerns the file system itself answers -1 with `ENOSYS`. Files of Fortran: see [`super::units`].
+//! There is no parallel file system: what the modes say of pointers is done here, see [`super::modes`]. The asynchronous calls do
+//! their work at once; their ids are complete from the start. What concerns the file system itself answers -1 with
+//! `ENOSYS`. Files of Fortran: see [`super::units`].
 
 use super::esize::ESize;
+use super::modes::{self, Way};
+use super::together::{self, OnError};
 use super::{Failure, calls};
-use std::collections::HashMap;
+use libc::iovec;
 use std::ffi::{c_char, c_int, c_long, c_void};
+use std::os::fd::IntoRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// `M_UNIX` to `M_ASYNC`.
-pub(super) const LAST_MODE: i32 = 5;
 
 #[derive(Debug, Default)]
 struct Table {
-    modes: Option<HashMap<i32, i32>>,
     ids: Vec<i32>,
     last: i32,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table { modes: None, ids: Vec::new(), last: 0 });
+static TABLE: Mutex<Table> = Mutex::new(Table { ids: Vec::new(), last: 0 });
 
 fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,24 +33,29 @@ pub(super) fn len(count: i32) -> Result<usize, Failure> {
     Ok(super::length(count)?)
 }
 
+fn one(way: Way, fd: i32, buf: *mut c_void, count: i32, what: &str) -> Result<i32, Failure> {
+    let len = len(count);
+    let piece = iovec { iov_base: buf, iov_len: *len.as_ref().unwrap_or(&0) };
+    // SAFETY: one element, of the caller's buffer.
+    unsafe { modes::transfer(way, fd, &raw const piece, len.map(|_| 1), what) }
+}
+
 pub(super) fn read(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
-    // SAFETY: the caller's buffer; the kernel checks it.
-    bytes(unsafe { libc::read(fd, buf, len(count)?) }, "read")
+    one(Way::Read, fd, buf, count, "read")
 }
 
 pub(super) fn write(fd: i32, buf: *mut c_void, count: i32) -> Result<i32, Failure> {
-    // SAFETY: the caller's buffer; the kernel checks it.
-    bytes(unsafe { libc::write(fd, buf, len(count)?) }, "write")
+    one(Way::Write, fd, buf, count, "write")
 }
 
 fn readv(fd: i32, iov: *mut c_void, count: i32) -> Result<i32, Failure> {
-    // SAFETY: the caller's array; the kernel checks it.
-    bytes(unsafe { libc::readv(fd, iov.cast(), count) }, "readv")
+    // SAFETY: the caller's array.
+    unsafe { modes::transfer(Way::Read, fd, iov.cast(), Ok(count), "readv") }
 }
 
 fn writev(fd: i32, iov: *mut c_void, count: i32) -> Result<i32, Failure> {
-    // SAFETY: the caller's array; the kernel checks it.
-    bytes(unsafe { libc::writev(fd, iov.cast(), count) }, "writev")
+    // SAFETY: the caller's array.
+    unsafe { modes::transfer(Way::Write, fd, iov.cast(), Ok(count), "writev") }
 }
 
 /// An id for work that is done.
@@ -75,39 +79,9 @@ pub(super) fn done(id: i32) -> Result<i32, Failure> {
     }
 }
 
-pub(super) fn set_mode(fd: i32, mode: i32) -> Result<(), Failure> {
-    if !(0..=LAST_MODE).contains(&mode) {
-        return Err(Failure::System(super::errno::EQPARAM, format!("I/O mode {mode}")));
-    }
-    // SAFETY: any number may be asked for.
-    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-        return Err(Failure::last(format!("descriptor {fd}")));
-    }
-    table().modes.get_or_insert_default().insert(fd, mode);
-    Ok(())
-}
-
-pub(super) fn mode(fd: i32) -> Result<i32, Failure> {
-    // SAFETY: any number may be asked for.
-    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-        return Err(Failure::last(format!("descriptor {fd}")));
-    }
-    Ok(table().modes.as_ref().and_then(|modes| modes.get(&fd).copied()).unwrap_or(0))
-}
-
 pub(super) fn is_at_end(fd: i32) -> Result<i32, Failure> {
-    // SAFETY: an all-zero stat is a valid value to fill in.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is ours.
-    if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
-        return Err(Failure::last(format!("descriptor {fd}")));
-    }
-    // SAFETY: any number may be asked for.
-    let at = unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) };
-    if at < 0 {
-        return Err(Failure::last(format!("descriptor {fd}")));
-    }
-    Ok(i32::from(at >= stat.st_size))
+    let (at, size) = modes::next(fd)?;
+    Ok(i32::from(at >= size))
 }
 
 fn none() -> Result<i32, Failure> {
@@ -125,8 +99,7 @@ calls! {
     fn iwritev, _iwritev: (fd: int, iov: ptr, count: int) -> long { id(writev(fd, iov, count)) }
     fn iodone, _iodone: (id: int) -> long { done(id) }
     fn iowait, _iowait: (id: int) -> void { done(id).map(|_| ()) }
-    fn setiomode, _setiomode: (fd: int, mode: int) -> void { set_mode(fd, mode) }
-    fn iomode, _iomode: (fd: int) -> long { mode(fd) }
+    fn iomode, _iomode: (fd: int) -> long { modes::mode(fd) }
     fn iseof, _iseof: (fd: int) -> long { is_at_end(fd) }
     fn lsize, _lsize: (fd: int, offset: int, whence: int) -> long {
         size(fd, offset.into(), whence).map(|size| i32::try_from(size).unwrap_or(i32::MAX))
@@ -164,6 +137,26 @@ pub(super) fn size(fd: i32, offset: i64, whence: i32) -> Result<i64, Failure> {
 }
 
 /// Opens a file in every node, with a mode.
+///
+/// # Safety
+/// A string, or null.
+unsafe fn open(
+    path: *const c_char,
+    flags: c_int,
+    mode: c_int,
+    permissions: libc::mode_t,
+    on_error: OnError,
+) -> Result<i32, Failure> {
+    // SAFETY: the caller's word.
+    let name = unsafe { super::strings::string(path) };
+    let name = name.as_deref().unwrap_or("a null pointer for the name");
+    let fd = together::open(flags, mode, on_error, |flags| {
+        // SAFETY: a string; the kernel checks it.
+        together::owned(unsafe { libc::open(path, flags, permissions) }, name)
+    })?;
+    Ok(fd.into_raw_fd())
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gopen(
     path: *const c_char,
@@ -171,14 +164,8 @@ pub unsafe extern "C" fn gopen(
     mode: c_int,
     permissions: libc::mode_t,
 ) -> c_int {
-    super::plain("gopen", || {
-        // SAFETY: a string; the kernel checks it.
-        let fd = unsafe { libc::open(path, flags, permissions) };
-        if fd < 0 {
-            return Err(Failure::last("open"));
-        }
-        set_mode(fd, mode).map(|()| fd)
-    })
+    // SAFETY: the caller passes a string or null.
+    super::plain("gopen", || unsafe { open(path, flags, mode, permissions, OnError::EndsAll) })
 }
 
 #[unsafe(no_mangle)]
@@ -188,17 +175,18 @@ pub unsafe extern "C" fn _gopen(
     mode: c_int,
     permissions: libc::mode_t,
 ) -> c_int {
-    super::under(|| {
-        if !(0..=LAST_MODE).contains(&mode) {
-            return Err(Failure::System(super::errno::EQPARAM, format!("I/O mode {mode}")));
-        }
-        // SAFETY: a string; the kernel checks it.
-        let fd = unsafe { libc::open(path, flags, permissions) };
-        if fd < 0 {
-            return Err(Failure::last("open"));
-        }
-        set_mode(fd, mode).map(|()| fd)
-    }) as c_int
+    // SAFETY: as above.
+    super::under(|| unsafe { open(path, flags, mode, permissions, OnError::IsAnswered) }) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn setiomode(fd: c_long, mode: c_long) {
+    super::plain("setiomode", || together::set_mode(fd as i32, mode as i32, OnError::EndsAll));
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn _setiomode(fd: c_long, mode: c_long) -> c_long {
+    super::under(|| together::set_mode(fd as i32, mode as i32, OnError::IsAnswered))
 }
 
 macro_rules! at_offset {

@@ -39,10 +39,12 @@ mod info;
 mod io;
 mod memory;
 mod message;
+mod modes;
 mod process;
 mod spawn;
 mod start;
 mod strings;
+mod together;
 mod units;
 mod who;
 
@@ -136,7 +138,7 @@ fn length(count: i32) -> Result<usize, NxError> {
 }
 
 /// Why a call failed: an NX error, or what a system call said.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     Nx(NxError),
     /// An `errno` of the system, and what was tried.

@@ -68,6 +68,11 @@ pub(super) fn running() -> Option<&'static Engine> {
     unsafe { ENGINE.load(Ordering::Acquire).as_ref() }
 }
 
+/// The engine, if it has started and is this process's own: a child of a plain fork has none.
+pub(super) fn own() -> Option<&'static Engine> {
+    running().filter(|_| OWNER.load(Ordering::Relaxed) == std::process::id())
+}
+
 /// Whether the application exists for this process, or will at the first call.
 pub(super) fn check_started() -> Result<(), Failure> {
     engine().map(|_| ())

@@ -6,11 +6,14 @@
 //! keeps a buffer and a position of its own.
 
 use super::esize::ESize;
-use super::io::{self, LAST_MODE};
+use super::io;
+use super::modes;
 use super::strings::fortran_string;
+use super::together::{self, OnError};
 use super::{Failure, deref, plain};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::os::fd::IntoRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Descriptors of units that `GOPEN` has opened.
@@ -60,30 +63,24 @@ fn descriptor(unit: i32) -> Result<c_int, Failure> {
 
 /// Opens a file for reading and writing, or for reading if that is all that may be done with it; it is made if it is not there.
 fn open(unit: i32, path: &str, mode: i32) -> Result<(), Failure> {
-    if !(0..=LAST_MODE).contains(&mode) {
-        return Err(Failure::System(
-            super::errno::EQPARAM,
-            format!("I/O mode {mode}; give 0 to {LAST_MODE}"),
-        ));
-    }
     let name = CString::new(path)
         .map_err(|_| Failure::System(super::errno::EQPARAM, "a name with a zero byte".into()))?;
     let flags = libc::O_CLOEXEC | libc::O_CREAT | libc::O_RDWR;
-    // SAFETY: a string.
-    let mut fd = unsafe { libc::open(name.as_ptr(), flags, 0o666) };
-    let errno = std::io::Error::last_os_error().raw_os_error();
-    if fd < 0 && matches!(errno, Some(libc::EACCES | libc::EROFS)) {
-        // SAFETY: as above.
-        fd = unsafe { libc::open(name.as_ptr(), libc::O_CLOEXEC | libc::O_RDONLY) };
-    }
-    if fd < 0 {
-        return Err(Failure::last(path));
-    }
-    if let Some(before) = opened().get_or_insert_default().insert(unit, fd) {
+    let fd = together::open(flags, mode, OnError::EndsAll, |flags| {
+        // SAFETY: a string.
+        let mut fd = unsafe { libc::open(name.as_ptr(), flags, 0o666) };
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        if fd < 0 && matches!(errno, Some(libc::EACCES | libc::EROFS)) {
+            // SAFETY: as above.
+            fd = unsafe { libc::open(name.as_ptr(), libc::O_CLOEXEC | libc::O_RDONLY) };
+        }
+        together::owned(fd, path)
+    })?;
+    if let Some(before) = opened().get_or_insert_default().insert(unit, fd.into_raw_fd()) {
         // SAFETY: the unit's own, which nothing else has.
         unsafe { libc::close(before) };
     }
-    io::set_mode(fd, mode)
+    Ok(())
 }
 
 /// `CALL GOPEN(unit, name, iomode)`.
@@ -223,12 +220,12 @@ extended! {
 pub unsafe extern "C" fn setiomode_(unit: *const i32, mode: *const i32) {
     // SAFETY: Fortran passes addresses of INTEGERs.
     let [unit, mode] = unsafe { derefs([unit, mode]) };
-    plain("setiomode", || io::set_mode(descriptor(unit)?, mode));
+    plain("setiomode", || together::set_mode(descriptor(unit)?, mode, OnError::EndsAll));
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iomode_(unit: *const i32) -> i32 {
     // SAFETY: Fortran passes the address of an INTEGER.
     let unit = unsafe { deref(unit) };
-    plain("iomode", || io::mode(descriptor(unit)?))
+    plain("iomode", || modes::mode(descriptor(unit)?))
 }
