@@ -243,6 +243,30 @@ fn files_of_all_nodes_are_read_and_written_as_their_mode_has_it() {
     });
 }
 
+/// A shell goes on where its program has written, so a mode must not take standard output from it.
+#[test]
+fn what_is_written_behind_the_nodes_to_the_same_file_does_not_overwrite_theirs() {
+    let text = "#include \"check.h\"
+        int main(void) {
+            char line[40];
+            for (int mode = M_LOG; mode <= M_GLOBAL; mode++) {
+                setiomode(1, mode);
+                cwrite(1, line, sprintf(line, \"mode %d\\n\", mode));
+                gsync();
+            }
+            return 0; }";
+    let program = build::compile_text("behind.c", text, Options { flags: &["-w"], libraries: &[] });
+    let job = Job::new();
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut shell = job.command("sh");
+    shell.args(["-c", "(\"$0\" -sz 3; echo behind) > \"$1\""]).arg(&program).arg(out.path());
+    let done = run(&mut shell);
+    assert_eq!(done.code, Some(0), "{done}");
+    let (three, one) = (|mode| format!("mode {mode}\n").repeat(3), "mode 4\nbehind\n");
+    let expected = three(1) + &three(2) + &three(3) + one;
+    assert_eq!(std::fs::read_to_string(out.path()).unwrap(), expected, "{done}");
+}
+
 #[test]
 fn a_file_that_one_node_cannot_open_ends_all_and_is_named() {
     let text = "#include \"check.h\"

@@ -10,11 +10,12 @@
 //!
 //! The pointers are those of the open files, so lseek(2) sets them: in all nodes to the same place, or the next request of `SYNC` and
 //! `GLOBAL` says who stands elsewhere. A stream (a pipe, a terminal) has no place: in `SYNC` and `GLOBAL` node 0's is used, in the
-//! others each node's own.
+//! others each node's own. Standard input, output and error are streams here also where they are files: whoever
+//! started us goes on with their pointers.
 //!
 //! The mode is noted in the open file itself, where the signal of asynchronous files is kept, which such files do not use: so it goes
-//! with copies of the descriptor, ends with the file, and no later file of the same number has it. Standard input, output and error
-//! are other programs' open files, too: theirs is in memory.
+//! with copies of the descriptor, ends with the file, and no later file of the same number has it. That of standard input,
+//! output and error, which are other programs' open files, too, is in memory.
 
 use super::together::{Say, Step, differ, from_first, meet, same_file, team};
 use super::{Failure, errno};
@@ -95,7 +96,7 @@ pub(super) fn mode(fd: c_int) -> Result<i32, Failure> {
 /// An open file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct File {
-    /// Where its pointer is; below 0: it is a stream, or none.
+    /// Where its pointer is; below 0: it is a stream, or is taken for one.
     pub(super) at: i64,
     pub(super) dev: i64,
     pub(super) ino: i64,
@@ -121,6 +122,7 @@ fn stat(fd: c_int) -> Result<libc::stat, Failure> {
 pub(super) fn look(fd: c_int) -> Result<File, Failure> {
     let stat = stat(fd)?;
     let at = match stat.st_mode & libc::S_IFMT {
+        _ if standard(fd).is_some() => -1,
         // SAFETY: any number may be asked for.
         libc::S_IFREG | libc::S_IFBLK => unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) },
         _ => -1,
@@ -214,7 +216,8 @@ pub(super) unsafe fn transfer(
     what: &str,
 ) -> Result<i32, Failure> {
     let mode = mode(fd).unwrap_or(UNIX);
-    let Some(engine) = team().filter(|_| !matches!(mode, UNIX | ASYNC)) else {
+    let is_common = !matches!(mode, UNIX | ASYNC);
+    let Some(engine) = is_common.then(team).flatten() else {
         return moved(by_kernel(way, fd, iov, count?), what);
     };
     if mode == LOG {
