@@ -218,6 +218,9 @@ fn start_failure(error: impl std::fmt::Display) -> Failure {
 fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
     let given = Job::from_env().map_err(start_failure)?;
     let own_start = starts_its_own_nodes();
+    if own_start {
+        crate::engine::mappings::make_room();
+    }
     if let Some(job) = given {
         let control = inherited_control();
         if let Some(shape) = lookup(env::SHAPE).and_then(|text| Shape::parse(&text)) {
@@ -269,6 +272,7 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
 /// A node: line by line, and together with the others.
 pub(super) fn be_node(job: Job, control: Option<Fd>) -> Result<(), Failure> {
     write_by_lines();
+    crate::engine::mappings::make_room();
     if let Some(control) = &control {
         process::follow(control);
     }

@@ -44,6 +44,15 @@ impl Fd {
     }
 }
 
+/// Makes this process's table of descriptors so long that [`Fd::dup_above`] need not, where the limit allows it; no descriptor stays.
+/// For libraries when they are loaded, and after a fork: with one thread it takes some microseconds; in a process with several threads the kernel
+/// waits until none of them can be using the old table, 10 ms and more.
+pub fn lengthen_table(floor: RawFd) {
+    if let Ok(any) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) {
+        let _ = Fd::from(any).dup_above(floor);
+    }
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         // SAFETY: `raw` is owned by this value, which is going away: nobody uses it again.
@@ -76,5 +85,19 @@ impl From<Fd> for OwnedFd {
         std::mem::forget(fd);
         // SAFETY: `raw` was owned by `fd`, whose destructor does not run.
         unsafe { OwnedFd::from_raw_fd(raw) }
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_long_enough_afterwards() {
+        const FLOOR: RawFd = 700;
+        lengthen_table(FLOOR);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let places = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+        assert!(places.trim().parse::<RawFd>().unwrap() > FLOOR, "{places}");
     }
 }
