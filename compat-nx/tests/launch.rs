@@ -388,6 +388,31 @@ fn who_leaves_in_order_is_not_ended_by_its_own_handlers_and_threads() {
 }
 
 #[test]
+fn calls_in_handlers_of_signals_look_end_or_are_refused_and_never_wait_for_themselves() {
+    let program = plain("signals.c");
+    let job = Job::new();
+    let cases = [
+        ("looks", 0, "signals: all good"),
+        ("tries", 0, "signals: all good"),
+        ("kills", 137, "killproc"),
+        ("exits", 3, "exited with code 3"),
+        (
+            "sends",
+            1,
+            "node 1, ptype 0: csend: called by a handler of a signal that interrupted an NX call",
+        ),
+    ];
+    for (what, code, says) in cases {
+        for _ in 0..3 {
+            let done = shrimp_run(&job, 2, &program, &[what]);
+            assert_eq!(done.code, Some(code), "{what}: {done}");
+            assert!(done.out.contains(says) || done.err.contains(says), "{what}: {done}");
+        }
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn what_was_sent_before_the_end_is_received_after_it_however_much_it_is() {
     let program = plain("leaving.c");
     ends_well(Job::new().command(&program).arg("letters"));

@@ -1,5 +1,6 @@
 //! Applications that a program starts itself: what `nx_initve`, `nx_nfork` and `nx_load` do.
 
+use super::inside::Inside;
 use super::process::{self, part};
 use super::spawn::{self, Forked, Program, standard_input};
 use super::start::{Arguments, be_node, default_size, lookup};
@@ -73,7 +74,7 @@ pub(super) fn set_shape(shape: Shape) {
 
 /// Rows and columns of the application, for its host before there are nodes, too.
 pub(super) fn shape() -> Option<Shape> {
-    let size = place().ok()?.size;
+    let size = process::seat().ok()?.size;
     let shape = app().shape.filter(|shape| shape.nodes() == size);
     Some(shape.unwrap_or(Shape::row(size)))
 }
@@ -214,6 +215,7 @@ pub(super) fn init(
         job.hosts = hosts.into();
     }
     app.shape = Some(shape);
+    process::sit(&job);
     app.job = Some(job.clone());
     Ok(job.size as i32)
 }
@@ -273,6 +275,7 @@ pub(super) fn start(
     if !(0..=NORMAL_LAST).contains(&ptype) {
         return Err(NxError::BadPtype { ptype }.into());
     }
+    let _inside = Inside::enter()?;
     let job = match app().job.clone().or_else(process::place) {
         Some(job) => job,
         None => return Err(NxError::NotStarted.into()),
@@ -491,12 +494,6 @@ pub(super) fn size_of_nodes(size: i32) -> Result<Option<Shape>, Failure> {
     if size == 0 { Ok(None) } else { shape_of(1, size) }
 }
 
-/// The place of this process: a host has one from `nx_initve` on, before there are nodes.
-pub(super) fn place() -> Result<Job, Failure> {
-    let place = process::place().or_else(|| app().job.clone());
-    place.ok_or_else(|| NxError::NotStarted.into())
-}
-
 /// The type that the host will join its nodes with, -1 before it has one; `None` if it has joined, or this is no host.
 pub(super) fn first_ptype() -> Option<i32> {
     if process::place().is_some() {
@@ -522,7 +519,7 @@ pub(super) fn set_first_ptype(ptype: i32) -> Result<bool, Failure> {
 
 /// Rows and columns, for `mypart` too.
 pub(super) fn rectangle(rows: Ints, columns: Ints) -> Result<i32, Failure> {
-    let size = place()?.size;
+    let size = process::seat()?.size;
     let shape = shape().unwrap_or(Shape::row(size));
     if rows.is_null() || columns.is_null() {
         return Err(super::null("rows and columns"));

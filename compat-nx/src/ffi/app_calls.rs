@@ -1,7 +1,7 @@
 //! Entry points of table 1.7: starting applications, and asking about them.
 
 use super::app::{
-    Become, init, parameter, path_of, place, rectangle, shape_of, size_of_nodes, start, wait_all,
+    Become, init, parameter, path_of, rectangle, shape_of, size_of_nodes, start, wait_all,
 };
 use super::spawn::Program;
 use super::start::Arguments;
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn nx_app_nodes(
     count: *mut c_ulong,
 ) -> c_long {
     super::under(|| {
-        let size = place()?.size as usize;
+        let size = super::process::seat()?.size as usize;
         is_process(pid)?;
         if list.is_null() || count.is_null() {
             return Err(super::null("the list of nodes and their number"));

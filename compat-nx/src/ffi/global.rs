@@ -2,7 +2,7 @@
 
 use super::message::{source, target};
 use super::process::engine;
-use super::{Code, Failure, Ints, calls, length, null};
+use super::{Code, Failure, Ints, calls, inside, length, null};
 use crate::engine::{Element, Reduction};
 use crate::error::NxError;
 use crate::unconfirmed::NCNT_UNIT;
@@ -92,7 +92,7 @@ calls! {
         let function = unsafe { std::mem::transmute::<*mut c_void, Combine>(address) };
         let mut combine = |x: *mut c_void, work: *mut c_void| {
             // SAFETY: as above.
-            unsafe { function(x, work) };
+            inside::outside(|| unsafe { function(x, work) });
         };
         // SAFETY: both have xlen bytes, as NX has it.
         Ok(unsafe { engine.gopf(x, len, work, &mut combine) }?)

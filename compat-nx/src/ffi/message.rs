@@ -1,6 +1,6 @@
 //! Sending, receiving, probing, message ids (tables 1.2 and 1.3).
 
-use super::process::engine;
+use super::process::{engine, engine_to_look};
 use super::{Failure, Ints, calls, info, length};
 use crate::engine::types::{Dest, Info, Mid, Outcome, Select, Source, Target};
 use crate::error::NxError;
@@ -99,7 +99,8 @@ calls! {
     }
 
     fn iprobe, _iprobe, iprobe_: (typesel: int) -> long {
-        let found = engine()?.iprobe(Select::types(typesel))?;
+        let Some(engine) = engine_to_look()? else { return Ok(0) };
+        let found = engine.iprobe(Select::types(typesel))?;
         if let Some(found) = &found {
             note(found, None);
         }
@@ -109,7 +110,8 @@ calls! {
     fn iprobex, _iprobex, iprobex_ [nx32_iprobex, _nx32_iprobex]: (
         typesel: int, nodesel: int, ptypesel: int, info: ints,
     ) -> long {
-        let (engine, info) = (engine()?, array(info)?);
+        let info = array(info)?;
+        let Some(engine) = engine_to_look()? else { return Ok(0) };
         let found = engine.iprobe(Select { typesel, node: nodesel, ptype: ptypesel })?;
         if let Some(found) = &found {
             note(found, Some(info));
@@ -148,7 +150,8 @@ calls! {
     fn msgwait, _msgwait, msgwait_: (mid: int) -> void { ended(engine()?.msgwait(Mid(mid))) }
 
     fn msgdone, _msgdone, msgdone_: (mid: int) -> long {
-        match engine()?.msgdone(Mid(mid)) {
+        let Some(engine) = engine_to_look()? else { return Ok(0) };
+        match engine.msgdone(Mid(mid)) {
             Ok(None) => Ok(0),
             Ok(Some(outcome)) => ended(Ok(outcome)).map(|()| 1),
             Err(error) => ended(Err(error)).map(|()| 1),

@@ -36,6 +36,7 @@ mod esize;
 mod global;
 mod handler;
 mod info;
+mod inside;
 mod io;
 mod memory;
 mod message;

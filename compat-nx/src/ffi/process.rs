@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::errno::EQNOACT;
+use super::inside::{self, Inside};
 use crate::NxError;
 use crate::engine::Engine;
 use crate::engine::settings::{FLUSH_MS, Settings};
@@ -11,7 +12,7 @@ use crate::job::supervise::Who;
 use crate::job::{Job, pmi};
 use crate::unconfirmed::{fatal_line, host_number};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use vmmc::sys::Fd;
@@ -51,9 +52,38 @@ pub(super) fn part() -> MutexGuard<'static, Part> {
     PART.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The engine of this process.
+/// The engine of this process, for a call that may wait or take locks.
 #[inline]
-pub(super) fn engine() -> Result<&'static Engine, Failure> {
+pub(super) fn engine() -> Result<Entered, Failure> {
+    let engine = engine_unlocked()?;
+    Ok(Entered { engine, _inside: Inside::enter()? })
+}
+
+/// The engine for calls that look, if this one may: not in a handler of a signal that interrupted another call.
+#[inline]
+pub(super) fn engine_to_look() -> Result<Option<Entered>, Failure> {
+    let engine = engine_unlocked()?;
+    Ok(Inside::enter().ok().map(|_inside| Entered { engine, _inside }))
+}
+
+/// The engine, for one call.
+pub(super) struct Entered {
+    engine: &'static Engine,
+    _inside: Inside,
+}
+
+impl std::ops::Deref for Entered {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        self.engine
+    }
+}
+
+/// The engine for what takes no lock of it: a handler of a signal may do that, whatever it interrupted.
+#[inline]
+pub(super) fn engine_unlocked() -> Result<&'static Engine, Failure> {
     let engine = ENGINE.load(Ordering::Acquire);
     // SAFETY: null, or leaked by `start`.
     match unsafe { engine.as_ref() } {
@@ -75,12 +105,45 @@ pub(super) fn own() -> Option<&'static Engine> {
 
 /// Whether the application exists for this process, or will at the first call.
 pub(super) fn check_started() -> Result<(), Failure> {
-    engine().map(|_| ())
+    engine_unlocked().map(|_| ())
 }
 
 /// The place of this process, whether or not its engine has started.
 pub(super) fn place() -> Option<Job> {
     part().job.clone()
+}
+
+/// Where a process is in its application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub(super) node: u32,
+    pub(super) size: u32,
+    /// Whether there is a host process.
+    pub(super) host: bool,
+}
+
+/// The [`Seat`] of this process; 0: it has none. Not behind a lock, which a handler of a signal may have interrupted the holder of: who prints
+/// "node 3: time limit" there asks for it.
+static SEAT: AtomicU64 = AtomicU64::new(0);
+
+const HAS_HOST: u64 = 1 << 63;
+
+/// From here on [`seat`] is that of this job.
+pub(super) fn sit(job: &Job) {
+    let host = if job.host { HAS_HOST } else { 0 };
+    SEAT.store(host | u64::from(job.node) << 32 | u64::from(job.size), Ordering::Relaxed);
+}
+
+/// The seat of this process: a host has one from `nx_initve` on, before there are nodes.
+#[inline]
+pub(super) fn seat() -> Result<Seat, Failure> {
+    match SEAT.load(Ordering::Relaxed) {
+        0 => Err(NxError::NotStarted.into()),
+        seat => {
+            let node = ((seat & !HAS_HOST) >> 32) as u32;
+            Ok(Seat { node, size: seat as u32, host: seat & HAS_HOST != 0 })
+        }
+    }
 }
 
 #[cold]
@@ -149,6 +212,7 @@ fn not_joined(error: StartError) -> Failure {
 pub(super) fn join(job: Job, lazy: bool) -> Result<(), Failure> {
     let mut part = part();
     part.job = Some(job.clone());
+    sit(&job);
     part.lazy = lazy;
     OWNER.store(std::process::id(), Ordering::Relaxed);
     if !lazy {
@@ -161,6 +225,7 @@ pub(super) fn join(job: Job, lazy: bool) -> Result<(), Failure> {
 /// threads and mappings are not here.
 pub(super) fn forget() {
     ENGINE.store(std::ptr::null_mut(), Ordering::Release);
+    SEAT.store(0, Ordering::Relaxed);
     loaded();
     std::mem::forget(std::mem::take(&mut *part()));
 }
@@ -233,15 +298,18 @@ fn flush() {
     if !own.contains(&std::process::id()) {
         return; // a child of a plain fork: what is buffered may be its parent's
     }
-    let (done, flushed) = std::sync::mpsc::channel();
+    // It takes no SIGPIPE: a pipe that nobody reads any more must not change how this process ends.
+    within(flushing(), "nx-flush", super::spawn::flush_streams);
+}
+
+/// Whether `work` ends in time, in a thread of its own: it may want what this one has, and then it does not.
+fn within(time: Duration, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+    let (done, ended) = std::sync::mpsc::channel();
     let work = move || {
-        // It takes no SIGPIPE: a pipe that nobody reads any more must not change how this process ends.
-        super::spawn::flush_streams();
+        work();
         let _ = done.send(());
     };
-    if spawn_quiet("nx-flush", work).is_ok() {
-        let _ = flushed.recv_timeout(flushing());
-    }
+    spawn_quiet(name, work).is_ok() && ended.recv_timeout(time).is_ok()
 }
 
 /// The process that ends its application, if this is it.
@@ -280,8 +348,18 @@ pub(super) fn leave() {
     }
     // SAFETY: null, or leaked by `start`.
     if let Some(engine) = unsafe { ENGINE.load(Ordering::Acquire).as_ref() } {
-        LEAVER.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
-        engine.leave();
+        let leave = move || {
+            LEAVER.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+            engine.leave();
+        };
+        if !inside::interrupts() {
+            leave();
+        } else if !within(flushing(), "nx-leave", leave) {
+            super::say(&format!(
+                "nx: {}: exit in a handler of a signal that interrupted an NX call: to the other nodes it is a death",
+                who()
+            ));
+        }
     }
     let mut part = part();
     if let Some(control) = &part.control {

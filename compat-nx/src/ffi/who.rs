@@ -1,7 +1,7 @@
 //! Process information and control (table 1.1).
 
-use super::app::{self, place};
-use super::process::{self, engine, part};
+use super::app;
+use super::process::{self, engine, engine_unlocked, part, seat};
 use super::{Failure, calls};
 use crate::error::NxError;
 use crate::job::control::{self, Message};
@@ -10,7 +10,7 @@ use crate::unconfirmed::host_number;
 use std::ffi::c_long;
 
 fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
-    let place = process::place().ok_or(NxError::NotStarted)?;
+    let place = seat()?;
     let last = if place.host { host_number(place.size) } else { place.size - 1 };
     if node < -1 || node > last as i32 {
         return Err(NxError::BadNode { node, last }.into());
@@ -18,13 +18,14 @@ fn kill(node: i32, ptype: i32) -> Result<(), Failure> {
     if ptype < -1 {
         return Err(NxError::BadPtype { ptype }.into());
     }
-    let engine = engine()?;
+    let engine = engine_unlocked()?;
     let host = host_number(place.size);
     let is_host = place.node == host;
     let all = node == -1 && ptype <= 0;
     let own = (node == place.node as i32 || (node == -1 && !is_host))
         && (ptype < 0 || engine.ptype() == ptype);
     if !all && !own {
+        let engine = process::engine()?;
         engine.wait_for_all()?; // their types are known
         if !engine.has_any(node, ptype) {
             let why = format!("node {node} has no process of type {ptype}");
@@ -90,7 +91,7 @@ fn inverse_gray(code: i32) -> i32 {
 /// -1 before it is set.
 fn ptype() -> Result<i32, Failure> {
     let first = if process::running().is_none() { app::first_ptype() } else { None };
-    first.map_or_else(|| Ok(engine()?.ptype()), Ok)
+    first.map_or_else(|| Ok(engine_unlocked()?.ptype()), Ok)
 }
 
 fn set_ptype(ptype: i32) -> Result<(), Failure> {
@@ -104,13 +105,13 @@ fn set_ptype(ptype: i32) -> Result<(), Failure> {
 }
 
 calls! {
-    fn mynode, _mynode, mynode_: () -> long { Ok(place()?.node as i32) }
-    fn numnodes, _numnodes, numnodes_: () -> long { Ok(place()?.size as i32) }
+    fn mynode, _mynode, mynode_: () -> long { Ok(seat()?.node as i32) }
+    fn numnodes, _numnodes, numnodes_: () -> long { Ok(seat()?.size as i32) }
     fn myptype, _myptype, myptype_: () -> long { ptype() }
     fn mypid, _mypid, mypid_: () -> long { ptype() }
     fn setptype, _setptype, setptype_: (ptype: int) -> void { set_ptype(ptype) }
     fn setpid, _setpid, setpid_: (pid: int) -> void { set_ptype(pid) }
-    fn nodedim, _nodedim, nodedim_: () -> long { Ok(dimension(place()?.size)) }
+    fn nodedim, _nodedim, nodedim_: () -> long { Ok(dimension(seat()?.size)) }
     fn mypart, _mypart, mypart_ [nx32_mypart, _nx32_mypart]: (rows: ints, columns: ints) -> long {
         app::rectangle(rows, columns)
     }
@@ -128,15 +129,15 @@ calls! {
 /// Number of the controlling process: the number of nodes. `_myhost` is negative without one.
 #[unsafe(no_mangle)]
 pub extern "C" fn myhost() -> c_long {
-    super::plain("myhost", || Ok(host_number(place()?.size) as i32)).into()
+    super::plain("myhost", || Ok(host_number(seat()?.size) as i32)).into()
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn _myhost() -> c_long {
     super::under(|| {
-        let place = place()?;
-        if place.host {
-            Ok(host_number(place.size) as i32)
+        let seat = seat()?;
+        if seat.host {
+            Ok(host_number(seat.size) as i32)
         } else {
             Err(Failure::System(super::errno::EQNOPROC, "host".into()))
         }
@@ -145,18 +146,18 @@ pub extern "C" fn _myhost() -> c_long {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn myhost_() -> i32 {
-    super::plain("myhost", || Ok(host_number(place()?.size) as i32))
+    super::plain("myhost", || Ok(host_number(seat()?.size) as i32))
 }
 
 /// The physical node: there are no others than the logical ones.
 #[unsafe(no_mangle)]
 pub extern "C" fn _myphysnode() -> c_long {
-    super::under(|| Ok(place()?.node as i32))
+    super::under(|| Ok(seat()?.node as i32))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn _mydirect() -> c_long {
-    super::under(|| Ok(place()?.node as i32))
+    super::under(|| Ok(seat()?.node as i32))
 }
 
 /// An internal symbol that some programs touch.
