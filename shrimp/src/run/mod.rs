@@ -8,8 +8,8 @@
 //!
 //! The inner process does the work ([`nodes`]) in a process group of its own, so that a node that
 //! kills its group (`kill(0, 9)`, the old way to end an application) does not kill the shell
-//! script that called us. The outer one forwards signals, gives up and takes back the terminal,
-//! and passes on the exit code ([`outer`]).
+//! script that called us. The outer one forwards signals, gives up and takes back the terminal, merges
+//! what the nodes say, also when the inner one was killed with them, and passes on the exit code ([`outer`]).
 //!
 //! Nothing stays, whoever is killed: both are subreapers, so whatever a node leaves behind becomes
 //! a child of the inner, or, once that is gone, of the outer process, and is killed there
@@ -105,6 +105,9 @@ pub(crate) struct NodesArgs {
     /// Whether the terminal is ours to take.
     #[arg(long)]
     terminal: bool,
+    /// The descriptor by which the outer process gets the nodes' output.
+    #[arg(long)]
+    output: i32,
     #[command(flatten)]
     args: Args,
 }

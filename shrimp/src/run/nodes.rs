@@ -1,7 +1,7 @@
 //! The inner process: starts the nodes and watches them.
 #![allow(unsafe_code)] // between fork and exec
 
-use super::output::{self, Source, Sources, Stream};
+use super::output::{self, Relay, Source, Sources, Stream};
 use super::{NodesArgs, RunError, end_with, signals, strays};
 use crate::artefacts::{self, Artefact};
 use crate::exit::{Context, Exit, Failure, Io};
@@ -11,7 +11,7 @@ use nx::job::{Job, control, env};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -31,11 +31,17 @@ pub(super) struct Plan {
     pub(super) environment: Vec<(String, String)>,
     /// Standard input of node 0, if it is not ours.
     pub(super) input: Option<OwnedFd>,
-    /// Where their standard output goes.
-    pub(super) out: output::Out,
     pub(super) settings: Settings,
     /// How to reach the supervisors of other hosts, if there are some.
     pub(super) others: Option<Say>,
+}
+
+/// Where the output of nodes goes.
+pub(super) enum Goes {
+    /// It is merged here, and standard output goes on to there.
+    Here(output::Out),
+    /// To another process, that merges it.
+    On(Relay),
 }
 
 /// Says something to the supervisors of other hosts.
@@ -45,6 +51,7 @@ pub(super) type Say = Box<dyn Fn(Up) + Send>;
 pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
     let args = &own.args;
     let outer = outer_process(own.parent)?;
+    let relay = relay(own.output)?;
     let signals = signals::Signals::catch().context(|| "signalfd".into())?;
     strays::adopt();
     if own.terminal {
@@ -61,11 +68,10 @@ pub(crate) fn run(own: &NodesArgs) -> Result<Exit, Failure> {
         places: (0..job.size).map(|node| Job { node, ..job.clone() }).collect(),
         environment: Vec::new(),
         input: None,
-        out: output::own(),
         settings: Settings { grace: args.grace()?, ..Settings::default() },
         others: None,
     };
-    let outcome = serve(plan, signals, Some(outer), |_| Ok(()))?;
+    let outcome = serve(plan, Goes::On(relay), signals, Some(outer), |_| Ok(()))?;
     tell(&outcome);
     end_with(outcome.code())
 }
@@ -89,6 +95,7 @@ pub(super) struct Later {
 /// `started` is called once they run.
 pub(super) fn serve(
     mut plan: Plan,
+    output: Goes,
     signals: signals::Signals,
     outer: Option<OwnedFd>,
     started: impl FnOnce(Later) -> Result<(), Failure>,
@@ -98,7 +105,13 @@ pub(super) fn serve(
         supervisor.join_others(say);
     }
     let inbox = supervisor.inbox();
-    let sources = Arc::new(Sources::beginning(Vec::new()).context(|| "eventfd".into())?);
+    let (sources, out) = match output {
+        Goes::Here(out) => {
+            (Sources::beginning(Vec::new()).context(|| "eventfd".into())?, Some(out))
+        }
+        Goes::On(relay) => (Sources::passed(relay), None),
+    };
+    let sources = Arc::new(sources);
     let start = Start { own: rustix::process::getpid(), mask: signals.before() };
     for place in std::mem::take(&mut plan.places) {
         match start_node(&mut plan, place, start, &sources) {
@@ -110,10 +123,11 @@ pub(super) fn serve(
         }
     }
     let merging = sources.clone();
-    let merger = std::thread::Builder::new()
-        .name("output".into())
-        .spawn(move || output::merge(&merging, plan.out))
-        .context(|| "starting a thread".into())?;
+    let merge = |out| {
+        let merger = std::thread::Builder::new().name("output".into());
+        merger.spawn(move || output::merge(&merging, out))
+    };
+    let merger = out.map(merge).transpose().context(|| "starting a thread".into())?;
     let listening = inbox.clone();
     let listen = move || loop {
         let mut fds = vec![PollFd::new(&signals, PollFlags::IN)];
@@ -143,7 +157,9 @@ pub(super) fn serve(
     // Whatever the nodes started goes with them; then every pipe comes to its end.
     strays::kill_all();
     sources.close();
-    let _ = merger.join();
+    if let Some(merger) = merger {
+        let _ = merger.join();
+    }
     Ok(outcome)
 }
 
@@ -157,6 +173,17 @@ fn outer_process(parent: u32) -> Result<OwnedFd, Io> {
         return Err(gone()).context(|| "--parent".into());
     }
     Ok(pidfd)
+}
+
+/// The way to the process that merges what the nodes say: a descriptor that we were started with.
+fn relay(number: i32) -> Result<Relay, Io> {
+    // SAFETY: only looked at, and not after the next line if it is closed.
+    let inherited = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+    let kept = rustix::io::fcntl_setfd(inherited, rustix::io::FdFlags::CLOEXEC);
+    kept.map_err(std::io::Error::from).context(|| "--output".into())?;
+    // SAFETY: open, and the outer process's gift to this one.
+    let own = unsafe { OwnedFd::from_raw_fd(number) };
+    Ok(Relay(own.into()))
 }
 
 /// What a node needs to know between fork and exec.

@@ -1,13 +1,14 @@
 //! The process that people see.
 #![allow(unsafe_code)] // between fork and exec
 
-use super::{Args, end_with, signals, strays};
+use super::{Args, end_with, output, signals, strays};
 use crate::children;
 use crate::exit::{Context, Exit, Failure};
 use rustix::process::{Pid, Signal, WaitOptions};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// Runs the application to its end; does not return when it got so far.
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
@@ -29,26 +30,38 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let signals = signals::Signals::catch().context(|| "signalfd".into())?;
     strays::adopt();
     let terminal = own_terminal();
+    let (relayed, relay) = vmmc::sys::packet::pair().context(|| "socketpair".into())?;
     let mut command = Command::new(children::own_program());
     command.arg("__run-nodes").arg("--parent").arg(std::process::id().to_string());
+    command.arg("--output").arg(relay.as_raw_fd().to_string());
     if terminal {
         command.arg("--terminal");
     }
     command.args(std::env::args_os().skip_while(|word| word != "run").skip(1));
     command.process_group(0);
+    let number = relay.as_raw_fd();
     let mask = signals.before();
     // SAFETY: only a system call that is safe between fork and exec.
     unsafe {
         command.pre_exec(move || {
             mask.restore();
-            Ok(())
+            // SAFETY: open in the child, as it was in the parent.
+            let relay = BorrowedFd::borrow_raw(number);
+            Ok(rustix::io::fcntl_setfd(relay, rustix::io::FdFlags::empty())?)
         })
     };
     let inner = command.spawn().context(|| "starting the nodes".into())?;
+    drop(relay);
     let inner = Pid::from_child(&inner);
-    let code = watch(inner, &signals, terminal);
+    let merger = std::thread::Builder::new().name("relay".into());
+    let merger = merger
+        .spawn(move || output::merge_relayed(&relayed))
+        .context(|| "starting a thread".into())?;
+    let status = watch(inner, &signals, terminal);
     // The inner process has cleaned up, unless it was killed.
     let left = strays::kill_all();
+    let _ = merger.join();
+    let code = code_of(status);
     if terminal {
         signals::take_terminal(rustix::process::getpgrp());
     }
@@ -73,8 +86,8 @@ fn own_terminal() -> bool {
         .is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Passes signals in and the exit code out.
-fn watch(inner: Pid, signals: &signals::Signals, terminal: bool) -> u8 {
+/// Passes signals in, until the inner process has ended.
+fn watch(inner: Pid, signals: &signals::Signals, terminal: bool) -> ExitStatus {
     loop {
         for signal in signals.wait() {
             if signal == Signal::CHILD {
@@ -90,15 +103,19 @@ fn watch(inner: Pid, signals: &signals::Signals, terminal: bool) -> u8 {
             stop(inner, terminal);
             continue;
         }
-        let status = std::process::ExitStatus::from_raw(status.as_raw());
-        return match (status.code(), status.signal()) {
-            (Some(code), _) => code as u8,
-            (None, Some(signal)) => {
-                say!("shrimp run: the application was killed by signal {signal}");
-                128_u8.wrapping_add(signal as u8)
-            }
-            (None, None) => 1,
-        };
+        return ExitStatus::from_raw(status.as_raw());
+    }
+}
+
+/// The exit code; says what has killed all.
+fn code_of(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => {
+            say!("shrimp run: the application was killed by signal {signal}");
+            128_u8.wrapping_add(signal as u8)
+        }
+        (None, None) => 1,
     }
 }
 

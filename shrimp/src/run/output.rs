@@ -4,12 +4,20 @@
 //! lines of two nodes never mix. What a node leaves without a newline at its end is passed on then.
 //! A line longer than [`MAX_LINE`] goes in parts. On a terminal a part of a line that stays alone
 //! for a moment is shown: it may be a question. Processes that are started later bring pipes of their own.
+//!
+//! On one machine the outer process is who merges: the inner one passes its ends of the pipes on ([`Relay`]). It may be killed with the
+//! nodes, and what they had said before would go with it.
 
 use crate::text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IsTerminal, Write};
-use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use vmmc::sys::{Fd, packet};
+
+/// Longest prefix that is passed on, and its stream.
+const MAX_PASSED: usize = 1024;
 
 /// Longest line that is held back.
 const MAX_LINE: usize = 64 << 10;
@@ -60,6 +68,49 @@ pub(super) struct Sources {
     new: Mutex<New>,
     /// An eventfd: readable when something has changed; `None` when all were there from the start.
     wake: Option<OwnedFd>,
+    /// Who has them, if not this process.
+    relay: Option<Relay>,
+}
+
+/// To the process that merges.
+#[derive(Debug)]
+pub(super) struct Relay(pub(super) Fd);
+
+impl Relay {
+    fn pass(&self, source: &Source) {
+        let stream = match source.stream {
+            Stream::Out => 0,
+            Stream::Err => 1,
+        };
+        let bytes = [&[stream], source.prefix.as_bytes()].concat();
+        // When that one has gone so do we.
+        let _ = packet::send(&self.0, &bytes, &[source.pipe.as_fd()], SendFlags::empty());
+    }
+
+    /// Returns when all that was passed on has been merged.
+    fn finish(&self) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
+        let _ = packet::receive(&self.0, &mut [0], RecvFlags::empty());
+    }
+}
+
+/// Merges what the relay at the other end passes on, until that one has finished, or gone, and every pipe is at its end.
+pub(super) fn merge_relayed(relay: &Fd) -> std::io::Result<()> {
+    let sources = Arc::new(Sources::beginning(Vec::new())?);
+    let merging = sources.clone();
+    let merger = std::thread::Builder::new().name("output".into());
+    let merger = merger.spawn(move || merge(&merging, own()))?;
+    let mut buffer = [0; MAX_PASSED];
+    while let Ok(Some((len, mut fds))) = packet::receive(relay, &mut buffer, RecvFlags::empty()) {
+        if let (Some((stream, prefix)), Some(pipe)) = (buffer[..len].split_first(), fds.take()) {
+            let stream = if *stream == 0 { Stream::Out } else { Stream::Err };
+            let prefix = String::from_utf8_lossy(prefix).into_owned();
+            sources.add(Source { pipe: pipe.into(), prefix, stream });
+        }
+    }
+    sources.close();
+    let _ = merger.join();
+    Ok(())
 }
 
 #[derive(Debug)]
@@ -72,14 +123,20 @@ struct New {
 impl Sources {
     /// These, and no others.
     pub(super) fn of(sources: Vec<Source>) -> Sources {
-        Sources { new: Mutex::new(New { sources, closed: true }), wake: None }
+        Sources { new: Mutex::new(New { sources, closed: true }), wake: None, relay: None }
+    }
+
+    /// Whatever comes is passed on.
+    pub(super) fn passed(relay: Relay) -> Sources {
+        Sources { relay: Some(relay), ..Sources::of(Vec::new()) }
     }
 
     /// These, and others until [`Sources::close`].
     pub(super) fn beginning(sources: Vec<Source>) -> std::io::Result<Sources> {
         use rustix::event::EventfdFlags;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Sources { new: Mutex::new(New { sources, closed: false }), wake: Some(wake) })
+        let new = Mutex::new(New { sources, closed: false });
+        Ok(Sources { new, wake: Some(wake), relay: None })
     }
 
     fn change(&self, change: impl FnOnce(&mut New)) {
@@ -91,12 +148,18 @@ impl Sources {
     }
 
     pub(super) fn add(&self, source: Source) {
-        self.change(|new| new.sources.push(source));
+        match &self.relay {
+            Some(relay) => relay.pass(&source),
+            None => self.change(|new| new.sources.push(source)),
+        }
     }
 
     /// Nothing comes any more.
     pub(super) fn close(&self) {
-        self.change(|new| new.closed = true);
+        match &self.relay {
+            Some(relay) => relay.finish(),
+            None => self.change(|new| new.closed = true),
+        }
     }
 
     /// Those that have come, and whether more may come.

@@ -3,7 +3,7 @@
 //! standard input comes the same way; what our nodes print, and what our supervisor has to say to those of other hosts, goes
 //! back over the standard output. When the input ends, so do we.
 
-use super::nodes::{Later, Plan, serve, tell};
+use super::nodes::{Goes, Later, Plan, serve, tell};
 use super::order::Starter;
 use super::window::Window;
 use super::wire::{Frame, GREETING, Said, Share};
@@ -38,7 +38,11 @@ pub(crate) fn run() -> Result<Exit, Failure> {
     let (input, feed) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into())?;
     let window = Arc::new(Window::default());
-    let mut plan = plan(share, input, window.clone())?;
+    let sending = window.clone();
+    let output = Goes::Here(Box::new(move |bytes| {
+        sending.take(bytes.len()) && say(&Said::Output(bytes.to_vec()))
+    }));
+    let mut plan = plan(share, input)?;
     let up = uplink()?;
     let supervisors = up.clone();
     plan.others = Some(Box::new(move |said| {
@@ -58,7 +62,7 @@ pub(crate) fn run() -> Result<Exit, Failure> {
             }
         })
     };
-    let outcome = serve(plan, signals, None, start)?;
+    let outcome = serve(plan, output, signals, None, start)?;
     tell(&outcome);
     end_with(outcome.code())
 }
@@ -86,7 +90,7 @@ fn uplink() -> Result<mpsc::Sender<Up>, Failure> {
     Ok(sender)
 }
 
-fn plan(share: Share, input: OwnedFd, window: Arc<Window>) -> Result<Plan, Failure> {
+fn plan(share: Share, input: OwnedFd) -> Result<Plan, Failure> {
     let Share { job, hosts, first, count, words, directory, settings, label, grace_ms } = share;
     let words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
     let directory = OsString::from_vec(directory);
@@ -106,7 +110,6 @@ fn plan(share: Share, input: OwnedFd, window: Arc<Window>) -> Result<Plan, Failu
         places,
         environment: settings,
         input: Some(input),
-        out: Box::new(move |bytes| window.take(bytes.len()) && say(&Said::Output(bytes.to_vec()))),
         others: None,
         settings: Settings { grace, elsewhere: true, ..Settings::default() },
     })
