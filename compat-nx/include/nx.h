@@ -4,7 +4,8 @@
  * Link with -lnx. Each call `name` ends the application on an error; `_name` returns -1 with errno.
  *
  * On today's machines long has 64 bits, int has 32. Programs that pass int arrays where long
- * arrays are declared compile with -DNX_INT_ARRAYS: the calls with arrays then take int.
+ * arrays are declared compile with -DNX_INT_ARRAYS: the calls with arrays then take int. Files that do
+ * not include this one need -include nx.h as well.
  */
 #ifndef NX_H
 #define NX_H

@@ -198,12 +198,7 @@ pub(super) struct Asker {
 }
 
 /// Our descriptor is at least this, away from the numbers that a program counts on, and closes.
-const FLOOR: i32 = 512;
-
-/// Makes room for that descriptor while this process has one thread: later it takes the kernel milliseconds.
-pub(crate) fn make_room() {
-    vmmc::sys::fd::lengthen_table(FLOOR);
-}
+pub(crate) const FLOOR: i32 = 512;
 
 impl Asker {
     /// `None` where the kernel cannot be asked.

@@ -204,10 +204,39 @@ fn check_nodes(switches: &Switches, size: u32) -> Result<(), Failure> {
     }
 }
 
-/// The launcher has made as many nodes as it was told of, and the switch says which rectangle they are.
-fn know_shape(switches: &Switches) {
-    if let Some(shape) = switches.size {
-        app::set_shape(shape);
+/// The launcher has made as many nodes as it was told of, and the switch says which rectangle they are: not more of them, or fewer.
+fn know_shape(switches: &Switches, size: u32) -> Result<(), Failure> {
+    match switches.size {
+        Some(shape) if shape.nodes() != size => {
+            let why = format!(
+                "-sz asks for {} nodes, and the launcher has started {size}; give the same number, or one of the two",
+                shape.nodes()
+            );
+            return Err(Failure::System(super::errno::EQPARAM, why));
+        }
+        Some(shape) => app::set_shape(shape),
+        None => {}
+    }
+    Ok(())
+}
+
+/// Ranks of a launcher that we do not speak with would each be an application of one node, and nobody be told.
+fn check_launcher() -> Result<(), Failure> {
+    let number = |name| lookup(name)?.parse::<u32>().ok();
+    let ranks = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", "SLURM_NTASKS")];
+    let found = ranks.into_iter().find_map(|(rank, size)| number(rank).zip(number(size)));
+    match found {
+        Some((0, size @ 2..)) => {
+            let why = format!(
+                "started as one of {size} ranks by Open MPI's mpirun, or by PMIx, which is not understood; \
+                 use shrimp run -n {size}, mpiexec.hydra, or srun --mpi=pmi2"
+            );
+            Err(Failure::System(super::errno::EQNOACT, why))
+        }
+        // The first one says it.
+        // SAFETY: nothing has begun in this process.
+        Some((_, 2..)) => unsafe { libc::_exit(1) },
+        _ => Ok(()),
     }
 }
 
@@ -219,7 +248,7 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
     let given = Job::from_env().map_err(start_failure)?;
     let own_start = starts_its_own_nodes();
     if own_start {
-        crate::engine::mappings::make_room();
+        make_room();
     }
     if let Some(job) = given {
         let control = inherited_control();
@@ -234,7 +263,9 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
         let switches = arguments.take()?;
         check_nodes(&switches, job.size)?;
         apply_sizes(&switches, job.size);
-        know_shape(&switches);
+        if !job.host {
+            know_shape(&switches, job.size)?;
+        }
         if let (Some(control), Some(ptype)) = (&control, switches.ptype) {
             // Who started us does not read the program's switches.
             let _ = control::tell(control, &Message::Ptype(ptype), &[]);
@@ -246,12 +277,12 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
             return Ok(());
         }
         let switches = arguments.take()?;
-        know_shape(&switches);
         return join_mpi(&way, &switches);
     }
     if own_start {
         return Ok(());
     }
+    check_launcher()?;
     let switches = arguments.take()?;
     let shape = match switches.size {
         Some(shape) => shape,
@@ -272,7 +303,7 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
 /// A node: line by line, and together with the others.
 pub(super) fn be_node(job: Job, control: Option<Fd>) -> Result<(), Failure> {
     write_by_lines();
-    crate::engine::mappings::make_room();
+    make_room();
     if let Some(control) = &control {
         process::follow(control);
     }
@@ -297,10 +328,16 @@ fn join_mpi(way: &pmi::Way, switches: &Switches) -> Result<(), Failure> {
         unsafe { std::env::remove_var(name) };
     }
     part().launcher = Some(launcher);
+    know_shape(switches, job.size)?;
     check_nodes(switches, job.size)?;
     apply_sizes(switches, job.size);
     job.ptype = switches.ptype.or(Some(0));
     be_node(job, None)
+}
+
+/// Makes room for the engine's descriptor while this process has one thread: later it takes the kernel milliseconds.
+fn make_room() {
+    vmmc::sys::fd::lengthen_table(crate::engine::mappings::FLOOR);
 }
 
 /// The control channel that a launcher of ours left open for us, close-on-exec from here on.
