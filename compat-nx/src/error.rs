@@ -31,6 +31,14 @@ pub enum NxError {
         /// Highest node number.
         last: u32,
     },
+    /// The host's number, and there is no host process.
+    #[error(
+        "node {node} is the number of the host, and this application has no host process; a program that calls nx_initve, and nx_nfork or nx_load, is one"
+    )]
+    NoHost {
+        /// Node given.
+        node: i32,
+    },
     /// No such process type.
     #[error("process type {ptype}; give 0 to 999999999")]
     BadPtype {
@@ -99,6 +107,28 @@ pub enum NxError {
     OtherGlobal {
         /// Which node is.
         node: u32,
+    },
+    /// A node gives a global operation another length than this one does, or expects.
+    #[error(
+        "node {node} gave {given} bytes to this global operation, and this node expects {expected}; all nodes must give the same lengths"
+    )]
+    OtherLength {
+        /// Which node.
+        node: u32,
+        /// What it gave, or the part of it that came.
+        given: usize,
+        /// What was expected in its place.
+        expected: usize,
+    },
+    /// The buffer is too short for what all nodes give. It holds the beginning.
+    #[error(
+        "the nodes gave {all} bytes in all, for a buffer of {room} bytes; give a longer buffer"
+    )]
+    NoRoomForAll {
+        /// What they gave.
+        all: usize,
+        /// Length of the buffer.
+        room: usize,
     },
     /// The nodes do not all give a global operation the same lengths.
     #[error(

@@ -144,10 +144,12 @@ fn disagree(engine: &Engine, case: &str) {
     match (odds, result) {
         (None, Err(NxError::OtherGlobal { node: told })) => assert_eq!(told, node),
         // Whoever's message is the first to be too long or too short.
-        (Some(200), Err(NxError::MessageTooLong { info, room })) => assert_ne!(info.count, room),
-        (Some(odds), Err(NxError::MessageTooLong { info, room })) => {
+        (Some(200), Err(NxError::OtherLength { given, expected, .. })) => {
+            assert_ne!(given, expected);
+        }
+        (Some(odds), Err(NxError::OtherLength { node: told, given, expected })) => {
             let (mine, theirs) = if odd { (odds, others) } else { (others, odds) };
-            assert_eq!((info.node, info.count, room), (node as i32, 4 * theirs, 4 * mine));
+            assert_eq!((told, given, expected), (node, 4 * theirs, 4 * mine));
         }
         (_, result) => panic!("{case}: {result:?}"),
     }
@@ -199,7 +201,7 @@ fn mean(engine: &Engine, case: &str) {
     match run(&lens) {
         Err(NxError::OtherLengths { node }) => assert_eq!(node, u32::from(me != 1)),
         // What differs is a length that its node announced, or the message of one.
-        Err(NxError::MessageTooLong { info, room }) => assert_ne!(info.count, room),
+        Err(NxError::OtherLength { given, expected, .. }) => assert_ne!(given, expected),
         result => panic!("{case}: {result:?}"),
     }
     for len in [8, 500] {

@@ -168,6 +168,47 @@ fn exit_codes_of_forked_nodes_are_for_the_program_that_waits() {
 }
 
 #[test]
+fn what_is_wrong_with_lengths_hosts_and_beginnings_is_said_with_its_remedy() {
+    let text = "#include \"check.h\"
+        static void says(const char *what) {
+            if (mynode() == 0) nx_perror((char *)what);
+            gsync();
+        }
+        int main(void) {
+            double x[4] = {0}, work[4];
+            char y[5];
+            nx_int_t all;
+            CHECK(_gdsum(x, mynode() == 0 ? 4 : 3, work) == -1 && errno == EQMSGLONG);
+            says(\"sum\");
+            CHECK(_gcol(x, 3, y, 5, &all) == -1 && errno == EQMSGLONG);
+            says(\"col\");
+            CHECK(_csend(1, x, 8, myhost(), 0) == -1 && errno == EQNODE);
+            says(\"host\");
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("remedies.c", text, options);
+    let job = Job::new();
+    let done = shrimp_run(&job, 2, &program, &[]);
+    assert_eq!(done.code, Some(0), "{done}");
+    for says in [
+        "node 1 gave 3 elements, and this node 4; all nodes must give the same n",
+        "the nodes gave 6 bytes in all, for a buffer of 5 bytes",
+        "node 2 is the number of the host, and this application has no host process",
+    ] {
+        assert!(done.err.contains(says), "{says}: {done}");
+    }
+    let text = "#include <nx.h>
+        int main(int argc, char **argv) {
+            nx_initve(0, 2, \"\", &argc, argv);
+            csend(1, NULL, 0, 0, 0);
+            return 0; }";
+    let program = build::compile_text("unforked.c", text, options);
+    let done = run(&mut job.command(&program));
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("call nx_nfork or nx_load first"), "{done}");
+}
+
+#[test]
 fn a_silent_truncation_can_be_chosen() {
     let text = "#include \"check.h\"
         int main(void) {
@@ -988,6 +1029,45 @@ fn exit_codes_and_messages_of_the_launcher_itself() {
 }
 
 #[test]
+fn ranks_of_a_launcher_that_is_not_understood_do_not_run_alone() {
+    let program = plain("ring.c");
+    let job = Job::new();
+    for (rank, says) in [("0", "use shrimp run -n 4"), ("1", "")] {
+        let mut command = job.command(&program);
+        command.env("OMPI_COMM_WORLD_RANK", rank).env("OMPI_COMM_WORLD_SIZE", "4");
+        let done = run(&mut command);
+        assert_eq!((done.code, &done.out[..]), (Some(1), ""), "{done}");
+        assert!(done.err.contains(says) && says.is_empty() == done.err.is_empty(), "{done}");
+        // One that is alone may be.
+        assert_eq!(run(command.env("OMPI_COMM_WORLD_SIZE", "1")).code, Some(0));
+    }
+}
+
+#[test]
+fn the_last_words_of_a_node_that_kills_its_group_are_passed_on() {
+    let text = "#include <nx.h>\n#include <signal.h>\n#include <stdio.h>
+        int main(void) {
+            gsync();
+            if (mynode() == 1) {
+                fprintf(stderr, \"matrix is singular\\n\");
+                printf(\"last word\\n\");
+                kill(0, 9);
+            }
+            gsync();
+            return 0; }";
+    let options = Options { flags: &["-w"], libraries: &[] };
+    let program = build::compile_text("group.c", text, options);
+    let job = Job::new();
+    for _ in 0..5 {
+        let done = nodes(&job, &["-l", "-n", "2"], &program, &[]);
+        assert_eq!(done.code, Some(137), "{done}");
+        assert!(done.err.contains("[1] matrix is singular\n"), "{done}");
+        assert!(done.out.contains("[1] last word\n"), "{done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn bad_switches_and_settings_are_named() {
     let program = plain("ring.c");
     let job = Job::new();
@@ -997,6 +1077,10 @@ fn bad_switches_and_settings_are_named() {
     let done = run(job.command(&program).env("NX_DFLT_SIZE", "-3"));
     assert_eq!(done.code, Some(1), "{done}");
     assert!(done.err.contains("NX_DFLT_SIZE"), "{done}");
+    let done = shrimp_run(&job, 3, &program, &["-sz", "4"]);
+    assert_eq!(done.code, Some(1), "{done}");
+    assert!(done.err.contains("-sz asks for 4 nodes, and the launcher has started 3"), "{done}");
+    assert_eq!(shrimp_run(&job, 4, &program, &["-sz", "2x2"]).code, Some(0));
     let done = run(job.command(&program).env("SHRIMP_NX_JOB", "a/b"));
     assert_eq!(done.code, Some(1), "{done}");
     assert!(done.err.contains("SHRIMP_NX_JOB"), "{done}");

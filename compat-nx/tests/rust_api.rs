@@ -249,7 +249,7 @@ fn globals(nx: &Nx) {
         assert_eq!(nx.gcolx(&mine, &lens), Ok(all.clone()));
         let short = nx.gcol(&mine, all.len() - 1).expect_err("too short");
         assert!(
-            matches!(short, NxError::MessageTooLong { info, .. } if info.count == all.len()),
+            matches!(short, NxError::NoRoomForAll { all: gave, .. } if gave == all.len()),
             "{short}"
         );
         assert_eq!(nx.gcolx(&mine, &[]), Err(NxError::BadLength { len: 0 }));

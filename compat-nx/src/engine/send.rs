@@ -7,7 +7,7 @@ use super::state::{Letter, Sent, State};
 use super::types::{Dest, Handler, Mid, Select, Source, Target};
 use super::{Engine, USER, check_memory, check_type};
 use crate::error::NxError;
-use crate::unconfirmed::BROADCAST_REACHES_OWN_NODE;
+use crate::unconfirmed::{BROADCAST_REACHES_OWN_NODE, host_number};
 use crate::{Info, Outcome};
 use vmmc::word::biased::BiasedGuard;
 
@@ -29,6 +29,9 @@ impl Engine {
         match to.node as u32 {
             number if number < processes => Ok(self.process_on(number, to.ptype)),
             _ if to.node == -1 => Ok(Route::AllOthers),
+            number if number == host_number(self.inner.job.size) => {
+                Err(NxError::NoHost { node: to.node })
+            }
             _ => Err(NxError::BadNode { node: to.node, last: processes - 1 }),
         }
     }

@@ -60,7 +60,7 @@ pub fn errno_of(error: &NxError) -> c_int {
         NxError::NotStarted => EQNOACT,
         NxError::NullBuffer { .. } => EQPBUF,
         NxError::BadLength { .. } => EQLEN,
-        NxError::BadNode { .. } => EQNODE,
+        NxError::BadNode { .. } | NxError::NoHost { .. } => EQNODE,
         NxError::BadPtype { .. } => EQPID,
         NxError::PtypeInUse { .. } => EQUSEPID,
         NxError::NoProcess { .. } => EQNOPROC,
@@ -69,7 +69,10 @@ pub fn errno_of(error: &NxError) -> c_int {
         NxError::BadMid { .. } => EQMID,
         NxError::NoMid { .. } => EQNOMID,
         NxError::BadHandler => EQHND,
-        NxError::MessageTooLong { .. } | NxError::OtherLengths { .. } => EQMSGLONG,
+        NxError::MessageTooLong { .. }
+        | NxError::NoRoomForAll { .. }
+        | NxError::OtherLength { .. }
+        | NxError::OtherLengths { .. } => EQMSGLONG,
         NxError::HostGlobal | NxError::OtherGlobal { .. } | NxError::BadReduction { .. } => EQPARAM,
         NxError::PeerDied { .. } => libc::EPIPE,
         NxError::PeerFault { .. } => libc::EPROTO,
@@ -175,7 +178,10 @@ mod tests {
             | NxError::MessageTooLong { .. }
             | NxError::HostGlobal
             | NxError::OtherGlobal { .. }
+            | NxError::OtherLength { .. }
             | NxError::OtherLengths { .. }
+            | NxError::NoRoomForAll { .. }
+            | NxError::NoHost { .. }
             | NxError::BadReduction { .. }
             | NxError::PeerDied { .. }
             | NxError::PeerFault { .. }
@@ -198,7 +204,10 @@ mod tests {
             NxError::MessageTooLong { info: Info::default(), room: 0 },
             NxError::HostGlobal,
             NxError::OtherGlobal { node: 1 },
+            NxError::OtherLength { node: 1, given: 1, expected: 2 },
             NxError::OtherLengths { node: 1 },
+            NxError::NoRoomForAll { all: 2, room: 1 },
+            NxError::NoHost { node: 1 },
             NxError::BadReduction { op: Reduction::Xor },
             NxError::PeerDied { node: 1 },
             NxError::PeerFault { node: 1, what: "x" },

@@ -1,5 +1,6 @@
 //! Global operations (table 1.6).
 
+use super::errno::EQMSGLONG;
 use super::message::{source, target};
 use super::process::engine;
 use super::{Code, Failure, Ints, calls, inside, length, null};
@@ -15,7 +16,21 @@ fn reduce<T: Element>(op: Reduction, x: *mut T, n: i32, work: *mut T) -> Result<
         return Err(NxError::NullBuffer { len: n * size_of::<T>() }.into());
     }
     // SAFETY: both arrays have n elements, as NX has it.
-    Ok(unsafe { engine.reduce(op, x, n, work) }?)
+    unsafe { engine.reduce(op, x, n, work) }.map_err(|error| in_elements(error, n, size_of::<T>()))
+}
+
+/// Programs count elements.
+fn in_elements(error: NxError, n: usize, size: usize) -> Failure {
+    match error {
+        NxError::OtherLength { node, given, expected } if expected == n * size => {
+            let why = format!(
+                "node {node} gave {} elements, and this node {n}; all nodes must give the same n",
+                given / size
+            );
+            Failure::System(EQMSGLONG, why)
+        }
+        error => error.into(),
+    }
 }
 
 fn reduce_ints(op: Reduction, x: Ints, n: i32, work: Ints) -> Result<(), Failure> {

@@ -159,6 +159,11 @@ fn start_lazily() -> Result<&'static Engine, Failure> {
             part.lazy = false;
             start(&job, part.control.as_ref())
         }
+        None if seat().is_ok() => {
+            let why =
+                "the application has no nodes yet, or not all; call nx_nfork or nx_load first";
+            Err(Failure::System(EQNOACT, why.into()))
+        }
         _ => Err(crate::error::NxError::NotStarted.into()),
     }
 }

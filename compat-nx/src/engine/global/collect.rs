@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // raw memory of callers; each block has its proof
 
 use super::{Place, TAG_COLLECT};
-use crate::engine::types::{Info, Source, Target};
+use crate::engine::types::{Source, Target};
 use crate::engine::{Engine, check_memory, mem};
 use crate::error::NxError;
 
@@ -10,7 +10,7 @@ impl Engine {
     /// `gcol`: concatenates what the nodes have, in node order; returns the length of all.
     ///
     /// # Errors
-    /// [`NxError::MessageTooLong`] when `y` is too short: it holds the beginning. As
+    /// [`NxError::NoRoomForAll`] when `y` is too short: it holds the beginning. As
     /// [`Engine::gsync`].
     ///
     /// # Safety
@@ -39,11 +39,7 @@ impl Engine {
 
     /// Whether so much fits such a room.
     pub(crate) fn fits(&self, count: usize, room: usize) -> Result<(), NxError> {
-        if count <= room {
-            return Ok(());
-        }
-        let info = Info { type_: 0, count, node: self.node(), ptype: self.ptype() };
-        Err(NxError::MessageTooLong { info, room })
+        if count <= room { Ok(()) } else { Err(NxError::NoRoomForAll { all: count, room }) }
     }
 
     /// `gcolx`: the same with lengths that every node knows, in bytes, one per node.

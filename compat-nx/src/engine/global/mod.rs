@@ -113,8 +113,9 @@ impl Engine {
         if info.count == room.len {
             return Ok(());
         }
-        // The nodes disagree about the length: a mistake of the program.
-        Err(NxError::MessageTooLong { info, room: room.len })
+        // A mistake of the program.
+        let (given, expected) = (info.count, room.len);
+        Err(NxError::OtherLength { node: from as u32, given, expected })
     }
 
     /// An exchange of `bytes` of each node, `len` of node 0 and so on. Returns the round, for

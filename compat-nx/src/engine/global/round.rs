@@ -13,7 +13,7 @@ use crate::engine::counters as count;
 use crate::engine::peer::Peer;
 use crate::engine::points::Point;
 use crate::engine::slots::LEN_MAX;
-use crate::engine::types::{Info, Select, Source, Target};
+use crate::engine::types::{Select, Source, Target};
 use crate::error::NxError;
 use vmmc::sync::Ordering;
 
@@ -120,9 +120,8 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
                 if tag != self.tag as u8 {
                     self.wrong.get_or_insert(NxError::OtherGlobal { node: node as u32 });
                 } else if given != meant.min(LEN_MAX) {
-                    let (type_, ptype) = (0, peer.ptype());
-                    let info = Info { type_, count: given, node: node as i32, ptype };
-                    self.wrong.get_or_insert(NxError::MessageTooLong { info, room: meant });
+                    let node = node as u32;
+                    self.wrong.get_or_insert(NxError::OtherLength { node, given, expected: meant });
                 } else if self.means.is_some_and(|means| means != peer.round_means(self.number)) {
                     self.wrong.get_or_insert(NxError::OtherLengths { node: node as u32 });
                 }
@@ -197,7 +196,7 @@ impl<'e, F: Fn(usize) -> usize> Round<'e, F> {
             Err(error) => Some(error),
         };
         let got = engine.get(from, type_, room, stop);
-        if let Err(NxError::MessageTooLong { .. }) = got {
+        if let Err(NxError::OtherLength { .. }) = got {
             self.wait()?;
         }
         got.inspect_err(|_| self.has_failed())
