@@ -41,15 +41,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     command.process_group(0);
     let number = relay.as_raw_fd();
     let mask = signals.before();
-    // SAFETY: only a system call that is safe between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            mask.restore();
-            // SAFETY: open in the child, as it was in the parent.
-            let relay = BorrowedFd::borrow_raw(number);
-            Ok(rustix::io::fcntl_setfd(relay, rustix::io::FdFlags::empty())?)
-        })
+    let prepare = move || {
+        mask.restore();
+        // SAFETY: the channel is open in the child, as it was in the parent.
+        let relay = unsafe { BorrowedFd::borrow_raw(number) };
+        Ok(rustix::io::fcntl_setfd(relay, rustix::io::FdFlags::empty())?)
     };
+    // SAFETY: only system calls that are safe between fork and exec.
+    unsafe { command.pre_exec(prepare) };
     let inner = command.spawn().context(|| "starting the nodes".into())?;
     drop(relay);
     let inner = Pid::from_child(&inner);
