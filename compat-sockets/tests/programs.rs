@@ -702,3 +702,17 @@ fn status_letter(pid: u32) -> char {
     let line = text.lines().find_map(|line| line.strip_prefix("State:")).unwrap();
     line.trim().chars().next().unwrap()
 }
+
+/// The kernel lengthens the table in some microseconds for a process with one thread, and in 10 ms for one with more.
+#[test]
+fn the_place_for_our_descriptors_is_made_before_a_program_has_threads() {
+    let places = |preload: &Path| -> u64 {
+        let mut grep = common::without_settings(Command::new("grep"));
+        grep.args(["FDSize", "/proc/self/status"]).env("LD_PRELOAD", preload);
+        let said = String::from_utf8(grep.output().unwrap().stdout).unwrap();
+        said.trim_start_matches("FDSize:").trim().parse().unwrap()
+    };
+    let alone = places(Path::new(""));
+    assert!(alone <= 512, "grep has {alone} places by itself");
+    assert!(places(&common::artefacts().library) > 512);
+}

@@ -22,6 +22,8 @@ use vmmc::sys::{Fd, memfd};
 const MAX_RING: u32 = 64 << 20;
 /// Our descriptor has a number from here on, out of the way of `select`.
 const FLOOR: i32 = 512;
+/// Those of bells from here on.
+const BELLS: i32 = libc::FD_SETSIZE as i32;
 /// How long a missing daemon is left alone.
 const RETRY: Duration = Duration::from_secs(1);
 /// Addresses that are remembered; then all are asked about anew.
@@ -139,6 +141,14 @@ impl Link {
     }
 }
 
+/// At load: the place for our descriptors, while the process has one thread. A program that has more at its first connection would wait
+/// for it there.
+pub(crate) fn make_room() {
+    if settings::is_on() {
+        vmmc::sys::fd::lengthen_table(BELLS);
+    }
+}
+
 /// A conversation, and whether connections to other nodes may be offered in it.
 fn open() -> Option<(Connection, bool)> {
     let config = &settings::get()?.config;
@@ -165,7 +175,7 @@ fn attach(fds: (Option<Fd>, Option<Fd>), side: u8, ring_len: u32) -> Option<Box<
     }
     memfd::verify(&memory, segment::CONTROL_LEN as u64 + 2 * u64::from(ring_len)).ok()?;
     // One for each connection: the numbers that `select` can take are the sockets'.
-    let bell = bell.dup_above(libc::FD_SETSIZE.try_into().ok()?).unwrap_or(bell);
+    let bell = bell.dup_above(BELLS).unwrap_or(bell);
     Channel::attach(&memory, ring_len, side, bell).ok().map(Box::new)
 }
 

@@ -63,6 +63,7 @@ extern "C" fn load() {
     let _ = vmmc::sys::fork::ForkGuard::get();
     settings::init();
     counters::PAGE.init();
+    daemon::make_room();
 }
 
 /// Runs when the process exits in the ordinary way.

@@ -114,8 +114,12 @@ pub(super) fn let_go() {
     SOCKET.let_go();
 }
 
-/// At load: prepares the greeting.
+/// At load: prepares the greeting, and the place for our descriptors while the process has one thread: a program that has more at its
+/// first connection would wait for it there.
 pub(crate) fn init() {
+    if settings::get().is_some_and(|settings| !settings.off && settings.socket.is_some()) {
+        vmmc::sys::fd::lengthen_table(FLOOR);
+    }
     let program = std::env::args_os().next().unwrap_or_default();
     let program = std::path::Path::new(&program)
         .file_name()
