@@ -200,7 +200,7 @@ fn what_is_wrong_with_lengths_hosts_and_beginnings_is_said_with_its_remedy() {
     let text = "#include <nx.h>
         int main(int argc, char **argv) {
             nx_initve(0, 2, \"\", &argc, argv);
-            csend(1, NULL, 0, 0, 0);
+            csend(1, 0, 0, 0, 0);
             return 0; }";
     let program = build::compile_text("unforked.c", text, options);
     let done = run(&mut job.command(&program));

@@ -173,7 +173,7 @@ static void cancel(void)
 		memset(bytes, 0xaa, sizeof bytes);
 		/* Not here yet when it was taken back? Then it waits, for this one. */
 		if (iprobe(22))
-			crecv(22, NULL, 0);
+			crecv(22, bytes, sizeof bytes);
 		else
 			for (at = 0; at < (long)sizeof bytes; at++)
 				CHECK(bytes[at] == (char)0xaa);
