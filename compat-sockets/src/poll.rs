@@ -117,7 +117,9 @@ pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const
         for (index, entry) in fds.iter().enumerate() {
             asked.push(*entry);
             let Some(sock) = fd_table::sock(entry.fd) else { continue };
+            // Room is the kernel's to tell of until its own ring is full.
             if left != Some(0)
+                && entry.events & IN != 0
                 && sock.may_upgrade()
                 && !sock.is_active()
                 && let Some(waits) = sock.waits_early(entry.fd)
@@ -318,7 +320,7 @@ impl Asleep<'_> {
             if for_room {
                 item.link().arm_space();
             }
-            quiet &= !ring_ready(item, events) && !demote::is_urgent(item.link(), item.fd);
+            quiet &= !ring_ready(item, events) && !demote::is_urgent(item.link());
         }
         quiet
     }

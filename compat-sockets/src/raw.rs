@@ -254,7 +254,12 @@ pub(crate) fn reset(fd: i32) {
     let nobody =
         libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
     // An address on this stack.
-    let _ = call!(libc::SYS_connect, fd, &raw const nobody, size_of_val(&nobody));
+    if call!(libc::SYS_connect, fd, &raw const nobody, size_of_val(&nobody)).is_err() {
+        // Some kernels do not while a thread waits in a call on it: it is one when it is closed, and nothing goes meanwhile.
+        let now = libc::linger { l_onoff: 1, l_linger: 0 };
+        let _ = set_socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+        let _ = call!(libc::SYS_shutdown, fd, libc::SHUT_RD);
+    }
 }
 
 /// Sends a FIN.

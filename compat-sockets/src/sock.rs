@@ -152,7 +152,9 @@ impl EarlyWait {
 
 impl Drop for EarlyWait {
     fn drop(&mut self) {
-        self.0.watch.fetch_sub(EARLY, Ordering::SeqCst);
+        // A child that was forked by a handler of a signal, inside the wait, has counted it out already.
+        let less = |watch: u32| (watch >= EARLY).then(|| watch - EARLY);
+        let _ = self.0.watch.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         if self.0.state.load(Ordering::SeqCst) == state::CLOSING {
             self.0.reclaim_if_idle();
         }

@@ -377,15 +377,15 @@ fn a_wait_that_began_before_the_upgrade_ends_when_there_is_something() {
     }
 }
 
-/// `shutdown` does not wait for what a daemon sends in front of the end, and the end comes, whoever looks at the connection how.
+/// `shutdown` does not wait for ever for what a daemon sends in front of the end, and the end comes, whoever looks at the connection how.
 #[test]
-fn an_end_behind_what_goes_back_holds_up_nobody_and_comes() {
+fn an_end_behind_what_goes_back_comes_and_holds_up_nobody_for_ever() {
     moved_bytes("ends_behind_a_pump");
 }
 
 /// A peer that has what is in the ring sent by TCP, and does not read it there, ends its own connection at most (G3).
 #[test]
-fn what_goes_back_to_tcp_and_is_not_read_there_holds_up_nobody() {
+fn what_goes_back_to_tcp_and_is_not_read_there_holds_up_nobody_for_ever() {
     let counters = three_ways_until("held_up", moved);
     assert!(moved(&counters), "{counters:?}");
 }

@@ -3,6 +3,7 @@
 use super::export;
 use crate::counters::Counter;
 use crate::fd_table::{self, Known};
+use crate::side::tx;
 use crate::stream::{FIN_OWED, SHUT_READ, SHUT_WRITE, demote, ending};
 use crate::{carrier, close, control, epoll, fork, raw, real, user_memory};
 use libc::{SOCK_NONBLOCK, c_int, c_uint, sockaddr, socklen_t};
@@ -133,7 +134,8 @@ export! {
             return unsafe { real::shutdown(fd, how) };
         };
         // What the peer wants back by TCP must be there before the FIN.
-        let later = how != libc::SHUT_RD && demote::precedes_fin(&link, fd);
+        let ends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+        let pumped = ends && demote::precedes_fin(&link, fd);
         // Bytes put into the ring precede the FIN: no send may be between the two.
         let bits = match how {
             libc::SHUT_RD => SHUT_READ,
@@ -141,10 +143,9 @@ export! {
             _ => SHUT_READ | SHUT_WRITE,
         };
         let locked = link.side.tx_lock.lock().is_ok();
-        if locked {
-            ending::state_of_tx(&link, fd);
-        }
-        let ends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+        let state = if locked { ending::state_of_tx(&link, fd) } else { tx::RING };
+        // Not where somebody has found meanwhile that the daemon has done.
+        let later = pumped && state == tx::RING;
         let carried = ends && carrier::sends_fin(&link);
         let result = match (carried || later, how) {
             (true, libc::SHUT_WR) => 0,

@@ -254,7 +254,7 @@ unsafe fn one_wait(
             item.link.arm_space();
             rung &= item.link.is_rung_for_room();
         }
-        quiet &= item.ready() == 0 && !demote::is_urgent(&item.link, item.number);
+        quiet &= item.ready() == 0 && !demote::is_urgent(&item.link);
         owes_fin |= item.link.owes_fin();
     }
     let most = match left {

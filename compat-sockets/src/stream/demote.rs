@@ -13,16 +13,13 @@
 //! that are unread go back: the sender ends the ring part at the receiver's position and sends the
 //! rest again by TCP. Only the sender's socket can do that, because only its kernel can put bytes
 //! into the receiver's queue. For a peer that makes no call the daemon does it
-//! ([`vmmc_ring::pump`]), as it does where the kernel does not take all that is unread at once ([`super::ending::can_end`]): nobody
-//! waits for what the new holder reads. Where the daemon cannot (the peer may not be traced, or has shut its sending
+//! ([`vmmc_ring::pump`]); where it cannot (the peer may not be traced, or has shut its sending
 //! side), the receiver waits a while for the peer and says so ([`super::stopping`]).
 //!
 //! A direction that has ended stays with TCP, but where nothing but a full ring was the reason ([`super::full`]): that *rests*, and
 //! begins another ring part later.
 
-use super::ending::{
-    Ended, Ending, can_end, end_ring, gives_options_back, has_sent_fin, state_of_tx,
-};
+use super::ending::{Ended, Ending, end_ring, gives_options_back, has_sent_fin, state_of_tx};
 use super::source::source;
 use super::{FIN_OWED, SHUT_WRITE};
 use crate::counters::{self, Counter};
@@ -38,8 +35,8 @@ pub(crate) use vmmc_ring::pump::request;
 /// however busy their machines are, and the end of either ends the connection.
 pub(super) const ASK_CARRIED_MS: u32 = 10_000;
 
-/// How long `shutdown` waits for a daemon that sends for us, in milliseconds.
-const BEFORE_FIN_MS: u32 = 20;
+/// How long `shutdown` waits for a daemon that sends for us, in milliseconds. It goes no faster than the new holder reads.
+const BEFORE_FIN_MS: u32 = 5000;
 
 /// Whether our ring part may be ended where we like: the peer has seen that it began. A peer that has not may
 /// be reading TCP into the program's buffer, and would take what follows the end for what
@@ -79,6 +76,7 @@ pub(crate) fn our_way_for(link: &Link, fd: i32, why: Counter) -> bool {
     let done = match state_of_tx(link, fd) {
         // Nothing follows what is in the ring, and TCP could carry nothing: it stays there.
         tx::RING if has_sent_fin(fd) => {
+            link.side.shut.fetch_and(!FIN_OWED, Ordering::SeqCst);
             // Unless the daemon has, in front of the FIN.
             if matches!(link.tx().pump().sender_claims(), Claim::Pumped { .. }) {
                 link.side.tx_state.store(tx::ENDED, Ordering::SeqCst);
@@ -158,12 +156,11 @@ pub(crate) fn our_way(link: &Link, fd: i32) -> bool {
 /// Whether the peer has stopped and waits for us to [`comply`]. Whoever has armed looks at this
 /// before it sleeps: the peer stores its request before it looks whether we are armed.
 #[inline]
-pub(crate) fn is_urgent(link: &Link, fd: i32) -> bool {
+pub(crate) fn is_urgent(link: &Link) -> bool {
     matches!(link.peer().demote().load(Ordering::Relaxed), request::BACK | request::REFUSED)
         && link.side.tx_state.load(Ordering::Relaxed) == tx::RING
         && link.side.shut.load(Ordering::Relaxed) & (SHUT_WRITE | FIN_OWED) != SHUT_WRITE
         && may_end(link)
-        && can_end(link, fd)
 }
 
 /// Whether the daemon is sending for us: until it has done, nothing can be sent.
@@ -172,8 +169,7 @@ pub(crate) fn is_pumped(link: &Link) -> bool {
     link.peer().demote().load(Ordering::Relaxed) == request::PUMP
 }
 
-/// Before our FIN: does what the peer asks for. True when it is to follow what a daemon is sending for us, which goes no faster
-/// than the new holder reads: a daemon that has little to send is waited for.
+/// Before our FIN: does what the peer asks for, and waits for a daemon that is sending for us. True when our FIN is to follow that later.
 pub(crate) fn precedes_fin(link: &Link, fd: i32) -> bool {
     for _ in 0..BEFORE_FIN_MS {
         comply(link, fd);

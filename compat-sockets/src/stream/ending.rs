@@ -2,7 +2,7 @@
 //!
 //! Whoever is killed or stopped in it leaves the gate closed, and the next one with the tx lock goes on.
 
-use super::demote::{may_end, noted, request};
+use super::demote::{may_end, noted};
 use super::{FIN_OWED, SHUT_WRITE, bells, full};
 use crate::counters::{self, Counter};
 use crate::side::{GATE_CLOSED, Side, tx};
@@ -15,9 +15,9 @@ use vmmc_ring::switch::Standing;
 
 /// How long the end of a ring part waits for a doorbell that is being rung, in nanoseconds; then another call ends it.
 const RINGING_NS: u64 = 1_000_000;
-/// How long the kernel may take for what goes back to TCP, in nanoseconds. A peer that reads nothing of that meanwhile, and
-/// wanted it where no daemon can send it, must not hold up our thread any longer.
-const GIVING_BACK_NS: u64 = 2_000_000_000;
+/// How long the kernel may take nothing of what goes back to TCP, in nanoseconds: a peer that wants it and reads nothing must not hold
+/// up our thread for ever.
+const GIVING_BACK_NS: u64 = 5_000_000_000;
 
 /// What became of the wish to end our ring part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,27 +42,16 @@ pub(crate) enum Ending {
 
 /// Whether our ring part may be ended: where we like, or all of it fits into the kernel's buffers. What is carried is not
 /// taken back.
-///
-/// What must go by TCP then is to fit there, too, because the peer may read nothing of it: doorbells that are owed, and, of a
-/// peer that has stopped, the rest, which the daemon sends otherwise, as fast as it is read. Where the daemon cannot, it is tried
-/// all the same.
 pub(crate) fn can_end(link: &Link, fd: i32) -> bool {
-    if carrier::has(link.side) {
-        return may_end(link);
-    }
-    let owed = u64::from(link.side.bells_owed.load(Ordering::SeqCst));
-    let wants_rest = link.peer().demote().load(Ordering::SeqCst) == request::BACK;
-    let back = if may_end(link) && !wants_rest { 0 } else { unread_by_peer(link) };
-    match back.saturating_add(owed) {
-        0 => true,
-        back => back <= raw::send_room(fd),
-    }
+    may_end(link) || !carrier::has(link.side) && fits_back(link, fd)
 }
 
-/// Bytes in our ring.
-fn unread_by_peer(link: &Link) -> u64 {
+/// Whether all of a ring part fits into the kernel's buffers.
+fn fits_back(link: &Link, fd: i32) -> bool {
     let head = link.tx().head().load(Ordering::Acquire);
-    link.side.tail.load(Ordering::Relaxed).wrapping_sub(head)
+    let unread = link.side.tail.load(Ordering::Relaxed).wrapping_sub(head);
+    let owed = u64::from(link.side.bells_owed.load(Ordering::SeqCst));
+    unread.saturating_add(owed) <= raw::send_room(fd)
 }
 
 /// Whether our sending side is shut, by us or by the end of the connection.
@@ -115,10 +104,10 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
     } else {
         None
     };
-    let patience = Patience::begins();
+    let mut patience = Patience::new();
     let (from, is_paid) = match (claim, pumped) {
         (Claim::Pumped { to }, _) => (to, true),
-        (_, Some((sent, owed))) => (sent, pay(fd, owed, &patience)),
+        (_, Some((sent, owed))) => (sent, pay(fd, owed, &mut patience)),
         _ => {
             let head = link.tx().head().load(Ordering::Acquire);
             // A peer that lies about its position spoils its own stream only.
@@ -130,10 +119,10 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
             };
             let end = ends_at(link, how, head, tail.wrapping_sub(back));
             // What is counted must travel before data does. The peer reads on until it has them.
-            (end, pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into(), &patience))
+            (end, pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into(), &mut patience))
         }
     };
-    if is_paid && (!within(from) || send_again(link, fd, from, tail, &patience)) {
+    if is_paid && (!within(from) || send_again(link, fd, from, tail, &mut patience)) {
         has_ended(link, fd, how, from);
     } else {
         cut_off(link, fd);
@@ -190,20 +179,31 @@ pub(super) fn gives_options_back(link: &Link, fd: i32) {
     }
 }
 
-/// How long the kernel is waited for that is to take what goes back ([`GIVING_BACK_NS`]).
+/// How long the kernel has taken nothing of what goes back ([`GIVING_BACK_NS`]).
 struct Patience {
-    until: u64,
+    /// When it is over, once something was refused.
+    until: Option<u64>,
 }
 
 impl Patience {
-    fn begins() -> Patience {
-        Patience { until: raw::now_ns().saturating_add(GIVING_BACK_NS) }
+    const fn new() -> Patience {
+        Patience { until: None }
     }
 
-    /// Waits until the socket may take more; false when it has had its time.
-    fn waits(&self, fd: i32) -> bool {
+    /// The kernel has taken something.
+    fn begins_anew(&mut self) {
+        self.until = None;
+    }
+
+    /// Waits until the socket may take more; false when that was tried once more after the time.
+    fn waits(&mut self, fd: i32) -> bool {
+        let now = raw::now_ns();
+        let until = *self.until.get_or_insert(now.saturating_add(GIVING_BACK_NS));
+        if now >= until {
+            return false;
+        }
         raw::wait_for(fd, libc::POLLOUT, 20);
-        raw::now_ns() < self.until
+        true
     }
 }
 
@@ -211,14 +211,18 @@ impl Patience {
 #[cold]
 fn cut_off(link: &Link, fd: i32) {
     link.poison();
+    link.side.shut.fetch_and(!FIN_OWED, Ordering::SeqCst);
     raw::reset(fd);
 }
 
 /// Sends doorbells that are counted and were not sent. False when that takes too long.
-fn pay(fd: i32, mut owed: u64, patience: &Patience) -> bool {
+fn pay(fd: i32, mut owed: u64, patience: &mut Patience) -> bool {
     while owed > 0 {
         match raw::send(fd, &[0], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
-            Ok(_) => owed -= 1,
+            Ok(_) => {
+                owed -= 1;
+                patience.begins_anew();
+            }
             Err(libc::EAGAIN | libc::EINTR) if patience.waits(fd) => {}
             Err(libc::EAGAIN | libc::EINTR) => return false,
             // The connection is over; every later call will say so.
@@ -229,7 +233,7 @@ fn pay(fd: i32, mut owed: u64, patience: &Patience) -> bool {
 }
 
 /// Sends the ring's bytes from position `from` to `to` by TCP. False when that takes too long.
-fn send_again(link: &Link, fd: i32, mut from: u64, to: u64, patience: &Patience) -> bool {
+fn send_again(link: &Link, fd: i32, mut from: u64, to: u64, patience: &mut Patience) -> bool {
     let bytes = link.tx().bytes().0;
     let capacity = bytes.len() as u64;
     while from != to {
@@ -238,7 +242,10 @@ fn send_again(link: &Link, fd: i32, mut from: u64, to: u64, patience: &Patience)
         let start = bytes.as_ptr().as_ptr().wrapping_add(at as usize);
         // SAFETY: inside our own ring, at most to its end.
         match unsafe { raw::send_from(fd, start, len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) } {
-            Ok(sent) => from = from.wrapping_add(sent as u64),
+            Ok(sent) => {
+                from = from.wrapping_add(sent as u64);
+                patience.begins_anew();
+            }
             Err(libc::EAGAIN | libc::EINTR) if patience.waits(fd) => {}
             Err(libc::EAGAIN | libc::EINTR) => return false,
             // The connection is over; every later call will say so.
@@ -283,10 +290,10 @@ fn inherit(link: &Link, fd: i32) {
             let tail = side.tail.load(Ordering::Relaxed);
             let sent = upgrade::given_to_tcp(fd).map(|given| switch.sent_since(given));
             if let Some((from, owed)) = sent {
-                let patience = Patience::begins();
+                let mut patience = Patience::new();
                 let is_within = tail.wrapping_sub(from) <= link.tx().bytes().0.len() as u64;
-                if !pay(fd, owed.min(side.bells.load(Ordering::SeqCst)), &patience)
-                    || is_within && !send_again(link, fd, from, tail, &patience)
+                if !pay(fd, owed.min(side.bells.load(Ordering::SeqCst)), &mut patience)
+                    || is_within && !send_again(link, fd, from, tail, &mut patience)
                 {
                     return cut_off(link, fd);
                 }

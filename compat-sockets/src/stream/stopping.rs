@@ -49,7 +49,6 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
     let mut ours = our_way_for(link, fd, why);
     let mut done = false;
     let mut has_asked = false;
-    let mut until = patience;
     for turn in 0.. {
         // What it has said, it has said before.
         let nobody_carries = carrier::has(side) && carrier::is_gone(side);
@@ -105,19 +104,13 @@ pub(crate) fn receiver_stops(link: &Link, fd: i32, why: Counter) -> bool {
             _ if nobody_carries => break,
             // A daemon that knows the connection answers in the segment, in its own time.
             request::BACK if has_asked && turn < ASK_DAEMON_MS => {}
-            // Nobody does it at his ease: the peer is to try, however little its kernel takes at a time.
-            request::BACK if turn >= until && !carrier::has(side) => {
-                let refused = request::REFUSED;
-                let _ = word.compare_exchange(state, refused, Ordering::SeqCst, Ordering::SeqCst);
-                until = turn + patience;
-            }
-            request::BACK | request::REFUSED if turn >= until => {
+            request::BACK | request::REFUSED if turn >= patience => {
                 let tcp = request::TCP;
                 if word.compare_exchange(state, tcp, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                     break;
                 }
             }
-            _ if turn >= until + patience => break,
+            _ if turn >= 2 * patience => break,
             _ => {}
         }
         raw::wait_for(-1, 0, 1);

@@ -95,8 +95,8 @@ fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
 }
 
 /// Whether a receive may find something now that it did not find before: the ring, or a switch.
-fn something_new(link: &Link, fd: i32) -> bool {
-    if demote::is_urgent(link, fd) {
+fn something_new(link: &Link) -> bool {
+    if demote::is_urgent(link) {
         return true;
     }
     match link.side.rx_state.load(Ordering::Relaxed) {
@@ -142,7 +142,7 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32, waited: &mut Waited) ->
 fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
     if recv::is_eager(link) {
         link.arm_data();
-        if something_new(link, fd) {
+        if something_new(link) {
             return Ok(Wake::Look);
         }
     }
@@ -155,7 +155,7 @@ fn sleep(link: &Link, fd: i32, waited: &mut Waited) -> Result<Wake, i32> {
     link.arm_data();
     // Nobody rings when a daemon has done that sends in front of our end.
     let slice = link.owes_fin().then_some(SLICE_NS);
-    let result = if something_new(link, fd) {
+    let result = if something_new(link) {
         Ok(1)
     } else {
         counters::one(Counter::sleeps);
@@ -177,20 +177,23 @@ fn sleep(link: &Link, fd: i32, waited: &mut Waited) -> Result<Wake, i32> {
 }
 
 /// Before a receive that is the kernel's, while our end is owed ([`Link::owes_fin`]): nobody rings when it may be sent. Waits as
-/// long as the receive would.
+/// long as the receive would. The number that means the socket then.
 #[cold]
-pub(super) fn while_fin_is_owed(link: &Link, fd: i32, flags: i32) -> Result<(), i32> {
-    let mut waited = Waited::default();
+pub(super) fn while_fin_is_owed(link: &Link, mut fd: i32, flags: i32) -> Result<i32, i32> {
     let waits_not = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
+    let mut waited = Waited::default();
+    let Some(_parked) = Parked::new(link, fd) else { return Err(libc::EBADF) };
     while link.owes_fin() && flags & waits_not == 0 && !raw::is_nonblocking(fd) {
         let left = waited.left_to_receive(fd).map_or(SLICE_NS, |left| left.min(SLICE_NS));
-        match waited.during(|| peek(link, fd, Some(left))) {
-            result @ Err(_) if goes_on(fd, result, &waited) => demote::comply(link, fd),
+        let result = waited.during(|| peek(link, fd, Some(left)));
+        fd = parked::number_now(link, fd).ok_or(libc::EBADF)?;
+        match result {
+            Err(_) if goes_on(fd, result, &waited) => demote::comply(link, fd),
             Err(errno @ (libc::EAGAIN | libc::EINTR)) => return Err(errno),
             _ => break,
         }
     }
-    Ok(())
+    Ok(fd)
 }
 
 /// Whether a sleep in slices, which ended so, is to go on.
@@ -241,7 +244,7 @@ fn peek(link: &Link, fd: i32, left: Option<u64>) -> raw::Result<usize> {
 /// What the kernel's answer to a peek means.
 fn answer(link: &Link, fd: i32, result: raw::Result<usize>) -> Result<Wake, i32> {
     // What was published before the kernel's news goes first.
-    let first = something_new(link, fd);
+    let first = something_new(link);
     match result {
         Err(libc::ECONNRESET) if link.reset_means_end() => {
             Ok(if first { Wake::Look } else { Wake::End })

@@ -1985,7 +1985,7 @@ static pid_t hold(int fd, int turn, const char *script) {
     return child;
 }
 
-/* An end that follows what the new holder reads only later holds up nobody, and comes. */
+/* An end that follows what the new holder reads only later holds up nobody for ever, and comes. */
 static void ends_behind_a_pump(void) {
     enum { TURNS = 3 };
     for (int turn = 0; turn < TURNS; turn++) {
@@ -2021,8 +2021,8 @@ static void ends_behind_a_pump(void) {
     }
 }
 
-/* A peer that wants what is in the ring back by TCP, and reads nothing there, holds up nobody; nor does one that says somebody
- * was at it. */
+/* A peer that wants what is in the ring back by TCP, and reads nothing there, holds up nobody for ever; nor does one that says
+ * somebody was at it. */
 static void held_up(void) {
     enum { BACK, REFUSED, HOLDER, PUMP, TURNS };
     static const struct lie requests[] = {[BACK] = {"back", SIDE + 8, SET32, 2},
