@@ -442,7 +442,8 @@ fn a_node_that_stands_still_at_the_door_holds_up_its_own_clients_alone() {
     let (a, b, mut server) = world("serve", "x");
     let (near, far) = (a.daemon.node(), b.daemon.node());
     let door = far.import(layout::door_name("x")).node("a").open().unwrap();
-    let frozen = Vec::from_iter((1..4u32).map(|number| {
+    // For each one thread would wait for seconds.
+    let frozen = Vec::from_iter((1..=64u32).map(|number| {
         let mut region = Region::new(8192).unwrap();
         region.write(layout::BIND_MAGIC, &layout::MAGIC.to_ne_bytes()).unwrap();
         let replies = far.export(region).name(number).grant(Who::SameUser, Rights::all());
@@ -451,12 +452,9 @@ fn a_node_that_stands_still_at_the_door_holds_up_its_own_clients_alone() {
         door.send_notification(0, 0, u64::from(number)).unwrap();
         replies
     }));
-    until("the server has imported one", || !frozen[0].importers().is_empty());
+    until("the server has imported one", || frozen.iter().any(|it| !it.importers().is_empty()));
     for _ in 0..3 {
-        // The acceptor's own patience with one of them is longer.
-        let client = Binding::builder("x", PROGRAM, 1).node(&near);
-        let client = client.connect_timeout(Duration::from_secs(5)).connect().unwrap();
-        null(&client).unwrap();
+        null(&connect(&near, "x")).unwrap();
     }
     server.finish();
     drop(frozen);

@@ -42,12 +42,13 @@ pub(super) fn port() -> Option<u16> {
 
 /// A connection that was taken there serves what is registered for UDP: services made by `rpc_reg` look at the name of the network.
 pub(super) fn name_network(handle: &mut Svcxprt) {
-    let opened = *PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    // A forked child serves those that its parent's port takes, too.
+    let opened = PORT.lock().unwrap_or_else(PoisonError::into_inner).map(|(_, port)| port);
     // SAFETY: for this call only, of a transport that is open.
     let socket = unsafe { BorrowedFd::borrow_raw(handle.xp_fd) };
     let own = rustix::net::getsockname(socket).map(SocketAddr::try_from);
     let Ok(Ok(own)) = own else { return };
-    if opened != Some((super::own_pid(), own.port())) || handle.xp_netid.is_null() {
+    if opened != Some(own.port()) || handle.xp_netid.is_null() {
         return;
     }
     // SAFETY: ends with NUL; copied into memory of the C library's, as libtirpc has it.

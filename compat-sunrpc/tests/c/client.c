@@ -269,10 +269,11 @@ static void case_timeouts(void)
     printf(" get %d %ld\n", known, (long)got.tv_sec);
     if (!udp) {
         /* Whether a call waits its argument says, how long the set one. */
-        in = 300;
+        in = 1;
         status(cl, "one way", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)NULL, NULL, T(0, 0)));
         status(cl, "no waiting", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)xdr_int, (char *)&out, T(0, 0)));
         struct timeval none = T(0, 0);
+        in = LONG;
         clnt_control(cl, CLSET_TIMEOUT, (char *)&none);
         status(cl, "none set", clnt_call(cl, SLEEP, (xdrproc_t)xdr_int, (char *)&in, (xdrproc_t)NULL, NULL, T(20, 0)));
         clnt_control(cl, CLSET_TIMEOUT, (char *)&twenty);

@@ -16,6 +16,7 @@ use crate::error::TransportError;
 use crate::layout::{self, Answer};
 use crate::peer_buffer::PeerBuffer;
 use crate::process::{count, export_for};
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use vmmc::PeerInfo;
@@ -229,29 +230,33 @@ fn open(
     let of_server = (&shared.node, &shared.reactor);
     let slot = Slot::new(of_server, buffers, knock.peer, program, account, call_max);
     let slot = Arc::new(slot);
-    let is_in = insert(shared, knock, &slot);
+    let refused = insert(shared, knock, &slot);
     drop(admission);
-    if !is_in {
-        return slot.answer(Answer::Ending, 0);
+    if let Some(answer) = refused {
+        return slot.answer(answer, 0);
     }
     shared.node.counters().add(count::ACCEPTED, 1);
     slot.answer(Answer::Bound, number)
 }
 
-/// Makes a binding one of the server's, unless that is ending and drops all it has.
-fn insert(shared: &Shared, knock: &Knock, slot: &Arc<Slot>) -> bool {
+/// Makes a binding one of the server's, unless that is ending and drops all it has, or has one of the same buffer by now: why not.
+fn insert(shared: &Shared, knock: &Knock, slot: &Arc<Slot>) -> Option<Answer> {
     let mut slots = shared.slots();
     if shared.is_stopping() {
-        return false;
+        return Some(Answer::Ending);
     }
-    slots.insert(knock.key(), slot.clone());
-    drop(slots);
+    match slots.entry(knock.key()) {
+        Entry::Occupied(_) => return Some(Answer::Failed),
+        Entry::Vacant(place) => place.insert(slot.clone()),
+    };
+    // Under the lock: whoever finds it there, to end it, finds it here, too.
     shared.add_fresh(slot.clone());
+    drop(slots);
     // Its end may have come before there was anything to forget.
     if slot.reply_buffer().import().check_open().is_err() {
         shared.tasks.push_end(knock.key());
     }
-    true
+    None
 }
 
 fn reply(replies: &PeerBuffer, answer: Answer, export: u32) -> Result<(), TransportError> {
