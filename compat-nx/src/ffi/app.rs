@@ -275,7 +275,7 @@ pub(super) fn start(
     if !(0..=NORMAL_LAST).contains(&ptype) {
         return Err(NxError::BadPtype { ptype }.into());
     }
-    let _inside = Inside::enter()?;
+    let _inside = Inside::begin()?;
     let job = match app().job.clone().or_else(process::place) {
         Some(job) => job,
         None => return Err(NxError::NotStarted.into()),

@@ -9,6 +9,7 @@
 use super::Failure;
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 std::thread_local! {
     /// Where this thread's stack was when its call began; 0: it is in none. `const` and without a destructor: handlers of signals look at it.
@@ -19,22 +20,31 @@ std::thread_local! {
 pub(super) struct Inside(PhantomData<*const ()>);
 
 impl Inside {
-    /// Begins a call.
+    /// Begins a call; `None`: another one of this thread was interrupted. Allocates nothing: it may have been allocating.
     #[inline]
-    pub(super) fn enter() -> Result<Inside, Failure> {
+    pub(super) fn enter() -> Option<Inside> {
         let here = here();
         let call = CALL.get();
         if call != 0 && is_above(call, here) {
-            return Err(failure());
+            return None;
         }
         CALL.set(here);
-        Ok(Inside(PhantomData))
+        // A handler of this thread's sees it before anything that the call does.
+        compiler_fence(Ordering::SeqCst);
+        Some(Inside(PhantomData))
+    }
+
+    /// The same for calls that fail then.
+    #[inline]
+    pub(super) fn begin() -> Result<Inside, Failure> {
+        Inside::enter().ok_or_else(failure)
     }
 }
 
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
         CALL.set(0);
     }
 }
@@ -89,13 +99,13 @@ mod tests {
     #[test]
     fn a_call_within_another_one_is_told_from_one_after_it() {
         let outer = Inside::enter().unwrap();
-        assert!(deeper(|| Inside::enter().is_err() && interrupts()));
-        assert!(deeper(|| outside(|| Inside::enter().is_ok() && !interrupts())));
-        assert!(deeper(|| Inside::enter().is_err()), "the function has come back");
+        assert!(deeper(|| Inside::enter().is_none() && Inside::begin().is_err() && interrupts()));
+        assert!(deeper(|| outside(|| Inside::enter().is_some() && !interrupts())));
+        assert!(deeper(|| Inside::enter().is_none()), "the function has come back");
         drop(outer);
-        assert!(deeper(|| Inside::enter().is_ok() && !interrupts()));
+        assert!(deeper(|| Inside::enter().is_some() && !interrupts()));
         // Left by longjmp.
         deeper(|| std::mem::forget(Inside::enter().unwrap()));
-        assert!(Inside::enter().is_ok());
+        assert!(Inside::enter().is_some());
     }
 }

@@ -17,6 +17,7 @@
 //! with copies of the descriptor, ends with the file, and no later file of the same number has it. That of standard input,
 //! output and error, which are other programs' open files, too, is in memory.
 
+use super::inside::Inside;
 use super::together::{Say, Step, differ, from_first, meet, same_file, team};
 use super::{Failure, errno};
 use crate::engine::Engine;
@@ -44,7 +45,7 @@ const SIGNAL: i32 = 58;
 /// Modes of descriptors 0 to 2.
 static STANDARD: [AtomicI32; 3] = [const { AtomicI32::new(UNIX) }; 3];
 
-/// Length of the last record of each file, for [`next`]; held while a record is moved.
+/// Length of the last record of each file, for [`next`]; held while a node takes its place for one.
 static RECORDS: Mutex<Option<HashMap<c_int, i64>>> = Mutex::new(None);
 
 pub(super) fn check(mode: i32) -> Result<(), Failure> {
@@ -168,7 +169,7 @@ pub(super) fn reopen(fd: c_int) -> Result<OwnedFd, Failure> {
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     let name = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     // SAFETY: a string.
-    let again = unsafe { libc::open(name.as_ptr(), flags | libc::O_CLOEXEC) };
+    let again = unsafe { libc::open(name.as_ptr(), (flags & !libc::O_NOFOLLOW) | libc::O_CLOEXEC) };
     super::together::owned(again, &format!("descriptor {fd}, opened anew"))
 }
 
@@ -228,6 +229,7 @@ pub(super) unsafe fn transfer(
         }
         return moved(by_kernel(way, fd, iov, count), what);
     }
+    let _inside = Inside::begin()?;
     // SAFETY: the caller's word.
     let pieces = count.and_then(|count| unsafe { Pieces::new(iov, count) });
     let all = match mode {
@@ -356,18 +358,20 @@ fn by_record(
     pieces: Pieces,
     what: &str,
 ) -> Result<usize, Failure> {
-    let mut records = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
-    let File { at, .. } = look(fd)?;
-    if at < 0 {
+    if !look(fd)?.is_file() {
         let (list, count) = (pieces.list.as_ptr(), pieces.list.len() as c_int);
         return moved(by_kernel(way, fd, list, count), what).map(|bytes| bytes as usize);
     }
     let len = pieces.len as i64;
-    let result = at_place(way, fd, pieces, at.saturating_add(len * i64::from(engine.node())), what);
-    // Also after an error: the next record is where the others take it to be.
-    seek_to(fd, at.saturating_add(len * i64::from(engine.nodes())))?;
-    records.get_or_insert_default().insert(fd, len);
-    result
+    let at = {
+        let mut records = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let File { at, .. } = look(fd)?;
+        // Whatever comes of it: the next record is where the others take it to be.
+        seek_to(fd, at.saturating_add(len * i64::from(engine.nodes())))?;
+        records.get_or_insert_default().insert(fd, len);
+        at
+    };
+    at_place(way, fd, pieces, at.saturating_add(len * i64::from(engine.node())), what)
 }
 
 /// All nodes' requests, when all have come to one: how long each is, and where all files stand if none is a stream.
@@ -473,14 +477,31 @@ fn write_all(fd: c_int, bytes: &mut [u8], what: &str) -> Result<usize, Failure> 
     while done < bytes.len() {
         let rest = &mut bytes[done..];
         let piece = iovec { iov_base: rest.as_mut_ptr().cast::<c_void>(), iov_len: rest.len() };
-        done += moved(by_kernel(Way::Write, fd, &raw const piece, 1), what)? as usize;
+        done += moved(waiting(Way::Write, fd, piece), what)? as usize;
     }
     Ok(done)
 }
 
+/// For all nodes: what has been moved for others is not to be lost, so a signal is no error, nor that a stream is not ready.
+fn waiting(way: Way, fd: c_int, piece: iovec) -> isize {
+    loop {
+        let result = by_kernel(way, fd, &raw const piece, 1);
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) if result < 0 => {}
+            Some(libc::EAGAIN) if result < 0 => {
+                let events = if way == Way::Read { libc::POLLIN } else { libc::POLLOUT };
+                let mut entry = libc::pollfd { fd, events, revents: 0 };
+                // SAFETY: one entry on this stack.
+                unsafe { libc::poll(&raw mut entry, 1, -1) };
+            }
+            _ => return result,
+        }
+    }
+}
+
 fn read_once(fd: c_int, room: &mut [u8], what: &str) -> Result<usize, Failure> {
     let piece = iovec { iov_base: room.as_mut_ptr().cast::<c_void>(), iov_len: room.len() };
-    moved(by_kernel(Way::Read, fd, &raw const piece, 1), what).map(|bytes| bytes as usize)
+    moved(waiting(Way::Read, fd, piece), what).map(|bytes| bytes as usize)
 }
 
 fn as_one(

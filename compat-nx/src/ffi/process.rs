@@ -55,15 +55,15 @@ pub(super) fn part() -> MutexGuard<'static, Part> {
 /// The engine of this process, for a call that may wait or take locks.
 #[inline]
 pub(super) fn engine() -> Result<Entered, Failure> {
-    let engine = engine_unlocked()?;
-    Ok(Entered { engine, _inside: Inside::enter()? })
+    let inside = Inside::begin()?;
+    Ok(Entered { engine: engine_unlocked()?, _inside: inside })
 }
 
 /// The engine for calls that look, if this one may: not in a handler of a signal that interrupted another call.
 #[inline]
 pub(super) fn engine_to_look() -> Result<Option<Entered>, Failure> {
-    let engine = engine_unlocked()?;
-    Ok(Inside::enter().ok().map(|_inside| Entered { engine, _inside }))
+    let Some(inside) = Inside::enter() else { return Ok(None) };
+    Ok(Some(Entered { engine: engine_unlocked()?, _inside: inside }))
 }
 
 /// The engine, for one call.
@@ -366,7 +366,9 @@ pub(super) fn leave() {
             ));
         }
     }
-    let mut part = part();
+    // In a handler this thread may have it.
+    let part = if inside::interrupts() { PART.try_lock().ok() } else { Some(part()) };
+    let Some(mut part) = part else { return };
     if let Some(control) = &part.control {
         let _ = control::tell(control, &Message::Finished, &[]);
     }

@@ -14,6 +14,7 @@
 //!
 //! After that the kernel keeps the pointer, and whatever reads and writes there is atomic.
 
+use super::inside::Inside;
 use super::modes::{self, File};
 use super::process::own;
 use super::{Failure, errno};
@@ -166,11 +167,12 @@ pub(super) fn open(
     on_error: OnError,
     open: impl Fn(c_int) -> Result<OwnedFd, Failure>,
 ) -> Result<OwnedFd, Failure> {
+    let _inside = Inside::begin()?;
     let right = modes::check(mode);
     let Some(engine) = team() else {
         right?;
         let fd = open(flags)?;
-        return set_mode(fd.as_raw_fd(), mode, on_error).map(|()| fd);
+        return modes::note(fd.as_raw_fd(), mode).map(|()| fd);
     };
     let is_new = flags & libc::O_EXCL != 0;
     let waits = is_new && engine.node() > 0;
@@ -196,6 +198,7 @@ pub(super) fn open(
 
 /// Sets the mode of an open file in every node.
 pub(super) fn set_mode(fd: c_int, mode: i32, on_error: OnError) -> Result<(), Failure> {
+    let _inside = Inside::begin()?;
     let ready = modes::check(mode).and_then(|()| modes::check_open(fd));
     let Some(engine) = team() else {
         ready?;
