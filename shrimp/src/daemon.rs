@@ -280,7 +280,11 @@ impl Inherited {
         };
         words.pop(); // behind the last end of a string
         let place = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_else(|_| "/".into());
-        let mut options = with_absolute_paths(&repeated(words), &place);
+        let mut words = repeated(words);
+        if std::env::var_os(CLUSTER).is_some() {
+            words = without_cluster(words); // the environment says which now
+        }
+        let mut options = with_absolute_paths(&words, &place);
         let names = |option: &OsString| option.as_bytes().starts_with(b"--cluster");
         let prefix = format!("{CLUSTER}=");
         let set = environment.iter().find_map(|it| it.as_bytes().strip_prefix(prefix.as_bytes()));
@@ -318,6 +322,20 @@ impl Inherited {
             _ => String::new(),
         }
     }
+}
+
+/// Options but for the cluster file.
+fn without_cluster(words: Vec<OsString>) -> Vec<OsString> {
+    let mut words = words.into_iter();
+    let mut left = Vec::new();
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"--cluster" => drop(words.next()),
+            bytes if bytes.starts_with(b"--cluster=") => {}
+            _ => left.push(word),
+        }
+    }
+    left
 }
 
 /// The options of a command line that hold for another daemon at the same place.

@@ -122,7 +122,7 @@ fn of_many_started_at_once_one_serves_and_all_succeed() {
     }
     let snapshot = Client::connect_as(&path, Role::Tool).snapshot();
     let _end = Detached(snapshot.pid);
-    assert!(names(dir.path()).contains(&"own.log".to_owned()));
+    assert!(names(dir.path()).contains(&"own.sock.log".to_owned()));
     assert_eq!(counter(&snapshot, "malformed"), 0);
 }
 

@@ -251,9 +251,10 @@ impl Start {
         };
         // SAFETY: only system calls that are safe between fork and exec.
         unsafe { command.pre_exec(prepare) };
-        let child = command.spawn()?;
+        // Before it can say anything: it may be the last thing that we hear of it, or it of us.
         sources.add(Source { pipe: out, prefix: prefix.into(), stream: Stream::Out });
         sources.add(Source { pipe: err, prefix: prefix.into(), stream: Stream::Err });
+        let child = command.spawn()?;
         Ok((Pid::from_child(&child), ours))
     }
 }

@@ -2,7 +2,10 @@
 
 use super::{Broker, Doom, Ending, Fault};
 use crate::timers::Timer;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often a daemon that would end looks whether connections that it carries have.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl Broker {
     pub(super) fn handle_timers(&mut self) {
@@ -38,8 +41,12 @@ impl Broker {
                 Timer::Watchdog => self.feed_watchdog(),
                 Timer::Idle => {
                     self.idle_timer = None;
-                    if self.has_guests() || self.pairing.has_attempts() {
-                        self.watch_idleness();
+                    if self.has_guests() {
+                        // Its clock stands.
+                    } else if self.pairing.has_attempts() {
+                        // Looked at again: nobody tells of their end.
+                        let at = Instant::now() + LOOK;
+                        self.idle_timer = Some(self.timers.add(at, Timer::Idle));
                     } else {
                         self.ending = Some(Ending::Idle);
                     }

@@ -232,10 +232,16 @@ fn runtime_dir(
         .or_else(|| Some(usual()).filter(|dir| owner(dir) == Some(us)))
 }
 
-/// The file beside a socket that the daemon's log goes to when it has nowhere else.
+/// The file beside a socket that the daemon's log goes to when it has nowhere else: `vmmcd.log` of `vmmcd.sock`, and of another socket its
+/// name with `.log` behind it, which is no other program's.
 #[must_use]
 pub fn log_path(socket: &Path) -> PathBuf {
-    socket.with_extension("log")
+    if socket.file_name().is_some_and(|name| name == "vmmcd.sock") {
+        return socket.with_extension("log");
+    }
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".log");
+    path.into()
 }
 
 fn is_root() -> bool {

@@ -343,7 +343,8 @@ impl Node {
     }
 
     /// Asks to be woken through [`Node::as_fd`]. True: sleep now. False: call [`Node::dispatch`] first, and take what is in the
-    /// queues of exports that have one ([`crate::ExportBuilder::queue`]): once for what has come there since the last call.
+    /// queues of exports that have one ([`crate::ExportBuilder::queue`]): once for what has come there since the last call, so one thread arms for
+    /// all queues.
     ///
     /// # Errors
     /// [`Forked`].
