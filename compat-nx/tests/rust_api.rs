@@ -266,18 +266,21 @@ fn errors(nx: &Nx) {
     let last = nx.nodes() as u32 - 1;
     let node = nx.nodes();
     let bad_node = NxError::BadNode { node, last };
+    // Its number, where there is one.
+    let no_host = NxError::NoHost { node };
     let bad_type = NxError::BadType { type_: -1 };
     let nowhere = Select { typesel: 1, node, ptype: -1 };
     let no_type = Select { typesel: 1, node: -1, ptype: -2 };
     let mut room = [0; 4];
-    assert_eq!(nx.csend(1, b"x", node), Err(bad_node.clone()));
+    assert_eq!(nx.csend(1, b"x", node), Err(no_host.clone()));
     assert_eq!(nx.csend(-1, b"x", 0), Err(bad_type.clone()));
     assert_eq!(
         nx.csend_to(1, b"x", Dest { node: 0, ptype: -1 }),
         Err(NxError::BadPtype { ptype: -1 })
     );
-    assert_eq!(nx.gsendx(1, b"x", &[0, node]), Err(bad_node.clone()));
-    assert_eq!(nx.isend(1, vec![1], node).map(drop), Err(bad_node.clone()));
+    assert_eq!(nx.csend(1, b"x", node + 1), Err(NxError::BadNode { node: node + 1, last }));
+    assert_eq!(nx.gsendx(1, b"x", &[0, node]), Err(no_host.clone()));
+    assert_eq!(nx.isend(1, vec![1], node).map(drop), Err(no_host.clone()));
     assert_eq!(nx.hsend(-1, vec![1], 0, |_, _| panic!("not sent")), Err(bad_type.clone()));
     assert_eq!(nx.csendrecv(-1, b"x", 0, Select::types(1), &mut room), Err(bad_type));
     assert_eq!(nx.csendrecv(1, b"x", 0, nowhere, &mut room), Err(bad_node.clone()));
