@@ -12,7 +12,7 @@
 use crate::fd_table::{self, Known};
 use crate::few::Few;
 use crate::side::tx;
-use crate::sock::{EarlyWait, Link, Using, state};
+use crate::sock::{EarlyWait, Link, Using};
 use crate::stream::give_way::{Gave, Yields};
 use crate::stream::readiness::{Readiness, readiness};
 use crate::stream::spin::Lesson;
@@ -74,9 +74,7 @@ pub(crate) fn concerns(fds: impl Iterator<Item = i32>, waits: bool) -> bool {
         match fd_table::get(fd) {
             Known::Sock(sock) => {
                 sock.is_to_be_watched();
-                let state = sock.state.load(Ordering::Relaxed);
-                is_concerned |= state == state::ACTIVE
-                    || early && matches!(state, state::CANDIDATE | state::PENDING);
+                is_concerned |= sock.is_active() || early && sock.may_get_segment();
             }
             // An epoll descriptor that is polled itself: its members must ring.
             Known::Epoll(set) => {
@@ -108,9 +106,9 @@ impl Item {
 /// # Safety
 /// `mask` must be null or valid.
 pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
-    let started = if timeout.is_some_and(|timeout| timeout > 0) { raw::now_ns() } else { 0 };
     let mut left = timeout;
     loop {
+        let may_change = left != Some(0) && !real::has_one_thread();
         let mut asked: Few<pollfd, INLINE> = Few::new();
         let mut items: Few<Item, INLINE_LINKS> = Few::new();
         let mut early: Few<EarlyWait, INLINE_LINKS> = Few::new();
@@ -118,10 +116,8 @@ pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const
             asked.push(*entry);
             let Some(sock) = fd_table::sock(entry.fd) else { continue };
             // Room is the kernel's to tell of until its own ring is full.
-            if left != Some(0)
+            if may_change
                 && entry.events & IN != 0
-                && sock.may_upgrade()
-                && !sock.is_active()
                 && let Some(waits) = sock.waits_early(entry.fd)
             {
                 early.push(waits);
@@ -129,13 +125,14 @@ pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const
                 items.push(Item { using: Using(link), fd: entry.fd, index });
             }
         }
+        let started = if early.as_slice().is_empty() { 0 } else { raw::now_ns() };
         // SAFETY: passed on.
         let result = unsafe { poll_loop(fds, asked.as_mut_slice(), items.as_slice(), left, mask) };
         // What woke us may be a doorbell, and what is in its ring the kernel does not know.
         if result < 0 || !early.as_slice().iter().any(EarlyWait::is_over) {
             return result;
         }
-        left = timeout.map(|timeout| timeout.saturating_sub(raw::now_ns().wrapping_sub(started)));
+        left = left.map(|left| left.saturating_sub(raw::now_ns().wrapping_sub(started)));
     }
 }
 

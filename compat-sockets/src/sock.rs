@@ -386,17 +386,25 @@ impl Sock {
 
     /// Counts in a thread that is about to wait so; `None`, and not counted, if it has its segment, or cannot get one.
     pub(crate) fn waits_early(&'static self, fd: i32) -> Option<EarlyWait> {
+        if !self.may_get_segment() {
+            return None;
+        }
         let counted = EarlyWait(self);
         // PAIRS(early): with the store of ACTIVE in `Sock::activate`.
         self.watch.fetch_add(EARLY, Ordering::SeqCst);
-        let state = self.state.load(Ordering::SeqCst);
-        (matches!(state, state::CANDIDATE | state::PENDING) && self.is_at(fd)).then_some(counted)
+        (self.may_get_segment() && self.is_at(fd)).then_some(counted)
     }
 
     /// Whether it has a segment.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.state.load(Ordering::Relaxed) == state::ACTIVE
+    }
+
+    /// Whether it has no segment and may get one.
+    #[inline]
+    pub(crate) fn may_get_segment(&self) -> bool {
+        matches!(self.state.load(Ordering::SeqCst), state::CANDIDATE | state::PENDING)
     }
 
     /// Whether it has a segment or may get one.

@@ -164,8 +164,10 @@ export! {
         if locked {
             link.side.tx_lock.unlock();
         }
-        // The daemon may have done meanwhile.
-        demote::comply(&link, fd);
+        if later {
+            // The daemon may have done meanwhile.
+            demote::comply(&link, fd);
+        }
         link.leave();
         result
     }

@@ -35,17 +35,13 @@ pub(super) unsafe fn nanoseconds(time: *const timespec) -> Result<Option<u64>, c
 ///
 /// # Safety
 /// `fds` must be null or point to `count` entries.
-unsafe fn concerned<'a>(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: Option<u64>,
-) -> Option<&'a mut [pollfd]> {
+unsafe fn concerned<'a>(fds: *mut pollfd, count: nfds_t, waits: bool) -> Option<&'a mut [pollfd]> {
     if fds.is_null() || count == 0 || !user_memory::can_write(fds, count as usize) {
         return None;
     }
     // SAFETY: the caller's word.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    poll::concerns(fds.iter().map(|entry| entry.fd), timeout != Some(0)).then_some(fds)
+    poll::concerns(fds.iter().map(|entry| entry.fd), waits).then_some(fds)
 }
 
 /// The program's sets and how many bits of them count, if some member is upgraded, or may be while the call waits.
@@ -81,7 +77,7 @@ export! {
     /// poll(2).
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         // SAFETY: as above.
-        match unsafe { concerned(fds, count, milliseconds(timeout)) } {
+        match unsafe { concerned(fds, count, timeout != 0) } {
             // SAFETY: no mask.
             Some(fds) => unsafe { crate::poll::poll(fds, milliseconds(timeout), std::ptr::null()) },
             // SAFETY: as above.
@@ -103,7 +99,7 @@ export! {
         // SAFETY: as above.
         if let Ok(timeout) = unsafe { nanoseconds(time) } {
             // SAFETY: as above.
-            if let Some(fds) = unsafe { concerned(fds, count, timeout) } {
+            if let Some(fds) = unsafe { concerned(fds, count, timeout != Some(0)) } {
                 // SAFETY: as above.
                 return unsafe { crate::poll::poll(fds, timeout, mask) };
             }
