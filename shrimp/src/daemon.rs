@@ -282,7 +282,7 @@ impl Inherited {
         let place = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_else(|_| "/".into());
         let mut words = repeated(words);
         if std::env::var_os(CLUSTER).is_some() {
-            words = without_cluster(words); // the environment says which now
+            words = without(words.into_iter(), "--cluster", &[]); // the environment says which now
         }
         let mut options = with_absolute_paths(&words, &place);
         let names = |option: &OsString| option.as_bytes().starts_with(b"--cluster");
@@ -324,33 +324,27 @@ impl Inherited {
     }
 }
 
-/// Options but for the cluster file.
-fn without_cluster(words: Vec<OsString>) -> Vec<OsString> {
-    let mut words = words.into_iter();
+/// The options of a command line that hold for another daemon at the same place.
+fn repeated(words: Vec<OsString>) -> Vec<OsString> {
+    without(words.into_iter().skip(1), "--socket", &["--replace", "--auto"])
+}
+
+/// Words of a command line but for an option with its value, and for some without.
+fn without(
+    mut words: impl Iterator<Item = OsString>,
+    valued: &str,
+    flags: &[&str],
+) -> Vec<OsString> {
     let mut left = Vec::new();
     while let Some(word) = words.next() {
-        match word.as_bytes() {
-            b"--cluster" => drop(words.next()),
-            bytes if bytes.starts_with(b"--cluster=") => {}
+        match word.as_bytes().strip_prefix(valued.as_bytes()) {
+            Some(b"") => drop(words.next()),
+            Some(rest) if rest.starts_with(b"=") => {}
+            _ if flags.iter().any(|flag| word == *flag) => {}
             _ => left.push(word),
         }
     }
     left
-}
-
-/// The options of a command line that hold for another daemon at the same place.
-fn repeated(words: Vec<OsString>) -> Vec<OsString> {
-    let mut words = words.into_iter().skip(1);
-    let mut options = Vec::new();
-    while let Some(word) = words.next() {
-        match word.as_bytes() {
-            b"--socket" => drop(words.next()),
-            b"--replace" | b"--auto" => {}
-            word if word.starts_with(b"--socket=") => {}
-            _ => options.push(word),
-        }
-    }
-    options
 }
 
 /// Options with the paths in them seen from the directory `from`; from where this process is, if that is empty.

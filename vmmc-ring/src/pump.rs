@@ -30,13 +30,13 @@ use crate::switch::{Standing, Switch};
 use vmmc::sync::{Ordering, fence};
 use vmmc::word::Word;
 
-/// Values of a side's request word. Stored by the side, except from [`request::TAKEN`] on; [`request::REFUSED`] also by the pump.
+/// Values of a side's request word. Stored by the side, except from [`request::REFUSED`] on.
 pub mod request {
     /// Send by the kernel from now on.
     pub const TCP: u32 = 1;
     /// The same, and take back what is unread: the receiver has stopped.
     pub const BACK: u32 = 2;
-    /// As [`BACK`]; the pump cannot help, or was not there to be asked.
+    /// As [`BACK`]; the pump was asked and cannot help.
     pub const REFUSED: u32 = 3;
     /// The sender does it, or has done it.
     pub const TAKEN: u32 = 4;

@@ -147,7 +147,7 @@ fn install(
         prog,
         vers,
         timeout: None,
-        last_timeout: Timeval { tv_sec: 0, tv_usec: 0 },
+        last_timeout: ops::NO_TIME,
         error: RpcErr::default(),
         broken: None,
     };

@@ -250,7 +250,8 @@ unsafe fn take_results(
     }
 }
 
-const NO_TIME: Timeval = Timeval { tv_sec: 0, tv_usec: 0 };
+/// A call with this does not wait.
+pub(super) const NO_TIME: Timeval = Timeval { tv_sec: 0, tv_usec: 0 };
 
 impl State {
     /// How long a call waits over a connection, as in `clnt_vc_call`: as long as was set; or as its argument says, or, where that is
