@@ -74,13 +74,13 @@ def main():
         except KeyError as error:
             parser.error(f"no such leg: {error}")
 
-    results, failures = {}, []
+    results, failures = {}, {}
     for name in options.programs or PROGRAMS:
         try:
             results[name] = harness.exercise(name, PROGRAMS[name], legs)
         except harness.Failure as failure:
             print(f"{failure}\n", file=sys.stderr)
-            failures.append(name)
+            failures[name] = failure
 
     print()
     for line in table(results):
@@ -93,7 +93,9 @@ def main():
         with open(options.json, "w") as file:
             json.dump(rates, file, indent=2)
     if failures:
-        print(f"\nfailed: {', '.join(failures)}", file=sys.stderr)
+        # Again, and last, where one looks first.
+        for name, failure in failures.items():
+            print(f"\nfailed: {name}: {failure}", file=sys.stderr)
         sys.exit(1)
 
 

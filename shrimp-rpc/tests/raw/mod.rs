@@ -5,6 +5,8 @@
 
 use crate::common::PATIENCE;
 use shrimp_rpc::layout::{self, Answer, FlagWord, Kind, Turn};
+use std::time::Duration;
+use vmmc::error::{ImportError, SendError};
 use vmmc::{Binding, Event, Export, Import, Node, PeerInfo, Region, Rights, Who};
 
 /// Length of the buffers here.
@@ -198,12 +200,12 @@ impl Heard {
         loop {
             let knock = door.next_notification(PATIENCE).unwrap();
             let Event::Message { last_word, .. } = knock.event else { continue };
-            let link = node
-                .import(last_word as u32)
-                .process(knock.from.pid)
-                .rights(layout::rights(false))
-                .open()
-                .unwrap();
+            let link = node.import(last_word as u32).process(knock.from.pid);
+            let link = match link.rights(layout::rights(false)).timeout(Duration::ZERO).open() {
+                // Its time was over before we came to it.
+                Err(ImportError::Refused(_)) => continue,
+                link => link.unwrap(),
+            };
             let replies = link.bind(0..link.len()).unwrap();
             return Heard { door, replies, link, client: knock.from };
         }
@@ -227,6 +229,11 @@ impl Heard {
 
     /// Answers with a buffer of that length.
     pub fn answer_with(self, node: &Node, len: usize) -> Server {
+        self.answer_if_there(node, len).unwrap()
+    }
+
+    /// Answers with a buffer of that length a client that has not given up meanwhile.
+    pub fn answer_if_there(self, node: &Node, len: usize) -> Result<Server, SendError> {
         const NUMBER: u32 = 77;
         let calls = node
             .export(Region::new(len).unwrap())
@@ -236,9 +243,9 @@ impl Heard {
             .unwrap();
         self.replies.write(layout::BIND_EXPORT, &NUMBER.to_ne_bytes()).unwrap();
         let answer = self.replies.flag32(layout::BIND_ANSWER).unwrap();
-        answer.signal(Answer::Bound as u32).unwrap();
+        answer.signal(Answer::Bound as u32)?;
         drop(self.door);
-        Server { calls, replies: self.replies, link: self.link }
+        Ok(Server { calls, replies: self.replies, link: self.link })
     }
 }
 
