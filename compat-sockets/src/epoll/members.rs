@@ -142,8 +142,9 @@ impl Record {
     /// Wakes who waits in the set, by an event that it will find to be none.
     pub(super) fn rouse(&mut self, set: &EpollSet, epfd: i32, fd: i32) {
         if self.events & EXCLUSIVE == 0 && !self.gone {
-            self.roused = self.tell_kernel(epfd, fd, self.events | OUT);
+            // First: who takes the event without sleeping for it knows then whom it was for.
             set.roused.store(1, Ordering::SeqCst);
+            self.roused = self.tell_kernel(epfd, fd, self.events | OUT);
         }
     }
 }

@@ -228,6 +228,10 @@ unsafe fn one_wait(
             .then(|| unsafe { tell(epfd, set, hot, out, &found, kernel_turn, mask) });
     }
     set.since_kernel.store(0, Ordering::Relaxed);
+    if may_wait && set.roused.load(Ordering::SeqCst) != 0 {
+        // The event was to end a sleep, and may be one of those that the looks before it found to be none.
+        return None;
+    }
     if !may_wait {
         // SAFETY: passed on.
         let count = unsafe { ask_kernel(epfd, set, out, 0, Some(0), mask) };

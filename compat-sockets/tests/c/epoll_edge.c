@@ -566,7 +566,8 @@ static void send_for_another(int fd, uint32_t flags) {
     CHECK_EQ(edges_of(it.epoll, -1), EPOLLOUT, "an edge at the start");
     helper_start(&thread, waits_for_room, &it);
     UNTIL(it.tid != 0);
-    for (int round = 0; at < 8 * MIB; round++) {
+    /* At first it sleeps, later it may just be looking at the ring, or about to sleep. */
+    for (int round = 0; at < 256 * MIB; round++) {
         if (round < 20)
             until_asleep(it.tid);
         at += fill(fd, at, 1);
