@@ -147,6 +147,17 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
     Ok(count.max(0) as usize)
 }
 
+/// ioctl_sockios(2): whether the out-of-band mark is next.
+pub(crate) const SIOCATMARK: libc::c_ulong = 0x8905;
+
+/// Whether the mark of urgent data is next: a receive that has something reads no further.
+#[cold]
+pub(crate) fn is_at_mark(fd: i32) -> bool {
+    let mut mark: libc::c_int = 0;
+    // The result is on this stack.
+    call!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut mark).is_ok() && mark != 0
+}
+
 /// Bytes that a socket surely takes without waiting ([`tcp_count::send_room`]).
 pub(crate) fn send_room(fd: i32) -> u64 {
     let size = socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 0i32).unwrap_or(0);

@@ -26,6 +26,8 @@ use vmmc::word::owned;
 pub(crate) mod shadow {
     pub(crate) const NODELAY: u32 = 1;
     pub(crate) const CORK: u32 = 2;
+    /// `TCP_INQ`: the kernel has it, too, for what it receives; here it is so that not each receive has to ask.
+    pub(crate) const INQ: u32 = 4;
 
     /// The bit of a TCP option, if it is one of them.
     pub(crate) fn bit(level: i32, name: i32) -> Option<u32> {
@@ -98,7 +100,7 @@ pub(crate) struct Sock {
     /// Somebody who waits in an epoll set relies on the doorbell for this one and has not counted himself in as asleep for
     /// it: because it was idle for long, or came to the set or its rings after he had.
     pub(crate) cold: AtomicU32,
-    /// The program's `TCP_NODELAY` and `TCP_CORK`, as bits of [`shadow`]; the kernel's are always
+    /// The program's `TCP_NODELAY`, `TCP_CORK` and `TCP_INQ`, as bits of [`shadow`]; the kernel's first two are always
     /// on and off, for the doorbells.
     pub(crate) shadow: AtomicU32,
     /// A poll has met an end or an error: the kernel has a say in every poll from now on.

@@ -332,6 +332,9 @@ pub(crate) fn attached(
         }
         let _ = raw::set_socket_option(fd, libc::IPPROTO_TCP, name, &ours);
     }
+    if options::tells_unread(fd) {
+        shadow |= shadow::INQ;
+    }
     sock.shadow.store(shadow, Ordering::Relaxed);
     sock.nonblocking.store(raw::is_nonblocking(fd).into(), Ordering::Relaxed);
     sock.spins.forget();

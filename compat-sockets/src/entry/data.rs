@@ -1,8 +1,8 @@
 //! read, write and their kin.
 
-use super::export;
+use super::{export, inq};
 use crate::counters::Counter;
-use crate::sock::{Link, Using};
+use crate::sock::{Link, Using, shadow};
 use crate::stream::{Outcome, copy_vectors, demote, recv, send};
 use crate::upgrade::{Route, Way, route};
 use crate::{carrier, file, fork, raw, real, user_memory};
@@ -10,6 +10,7 @@ use libc::{
     MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
 };
+use vmmc::sync::Ordering;
 
 /// Runs a data call: by the ring if it is upgraded, else by `call`.
 #[inline]
@@ -496,7 +497,11 @@ unsafe fn receive_message(link: &Link, fd: c_int, message: *mut msghdr, flags: c
     };
     let outcome = recv::recv(link, fd, list, flags);
     if let Outcome::Done(_) = outcome {
-        let answer = msghdr { msg_namelen: 0, msg_controllen: 0, msg_flags: 0, ..header };
+        let mut answer = msghdr { msg_namelen: 0, msg_controllen: 0, msg_flags: 0, ..header };
+        if link.sock.shadow.load(Ordering::Relaxed) & shadow::INQ != 0 {
+            // SAFETY: room for control data as the program says.
+            unsafe { inq::tell(link, fd, header.msg_controllen, &mut answer) };
+        }
         // SAFETY: as above.
         unsafe { message.write(answer) };
     }

@@ -13,6 +13,7 @@
 mod aliases;
 mod asynchronous;
 pub(crate) mod data;
+mod inq;
 pub(crate) mod lifecycle;
 pub(crate) mod options;
 mod process;

@@ -1,6 +1,7 @@
 //! Socket options and ioctls whose answer we know better than the kernel.
 
 use super::export;
+use crate::raw::SIOCATMARK;
 use crate::side::tx;
 use crate::sock::{Link, shadow};
 use crate::stream::{readiness, report};
@@ -11,8 +12,8 @@ use vmmc::sync::Ordering;
 /// Receives what is in the kernel's queue, though it is an option to get.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
-/// Has each receive told what is left unread, in a control message.
-const TCP_INQ: c_int = 36;
+/// Has each receive told what is left unread, in a control message of this type ([`super::inq`]).
+pub(super) const TCP_INQ: c_int = 36;
 
 const SO_ZEROCOPY: c_int = 60;
 const SO_PEEK_OFF: c_int = 42;
@@ -28,11 +29,9 @@ fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
         libc::SOL_SOCKET if name == libc::SO_RCVLOWAT => value.is_some_and(|bytes| bytes > 1),
         libc::SOL_SOCKET if TIME_STAMPS.contains(&name) => value.is_some_and(|on| on != 0),
         libc::SOL_SOCKET if name == SO_PEEK_OFF => value.is_some_and(|offset| offset >= 0),
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_OOBINLINE | SO_ZEROCOPY
-        ),
-        libc::IPPROTO_TCP if name == TCP_INQ => value.is_some_and(|on| on != 0),
+        libc::SOL_SOCKET => {
+            matches!(name, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | SO_ZEROCOPY)
+        }
         libc::IPPROTO_TCP => matches!(name, TCP_ULP | TCP_REPAIR),
         _ => false,
     }
@@ -45,19 +44,18 @@ pub(crate) fn keeps_in_kernel(fd: c_int) -> bool {
     if option(SO_PEEK_OFF).is_ok_and(|offset| offset >= 0) || raw::is_signalled(fd) {
         return true;
     }
-    if crate::raw::socket_option(fd, libc::IPPROTO_TCP, TCP_INQ, 0i32).unwrap_or(0) != 0 {
-        return true;
-    }
-    let stays = TIME_STAMPS.into_iter().chain([libc::SO_OOBINLINE, SO_ZEROCOPY]);
+    let stays = TIME_STAMPS.into_iter().chain([SO_ZEROCOPY]);
     value(libc::SO_RCVLOWAT) > 1 || stays.into_iter().any(|name| value(name) != 0)
+}
+
+/// Whether each receive is to be told what is left (`TCP_INQ`).
+pub(crate) fn tells_unread(fd: c_int) -> bool {
+    crate::raw::socket_option(fd, libc::IPPROTO_TCP, TCP_INQ, 0i32).is_ok_and(|on| on != 0)
 }
 
 fn entered(fd: c_int) -> Option<Link> {
     fd_table::sock(fd).and_then(|sock| sock.enter(fd))
 }
-
-/// ioctl_sockios(2): whether the out-of-band mark is next.
-const SIOCATMARK: c_ulong = 0x8905;
 
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
 // came to the C function of the same name.
@@ -94,7 +92,16 @@ export! {
             }
         }
         // SAFETY: as above.
-        unsafe { real::setsockopt(fd, level, name, value, len) }
+        let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+        if result == 0 && level == libc::IPPROTO_TCP && name == TCP_INQ
+            && let Some(sock) = fd_table::sock(fd)
+        {
+            match tells_unread(fd) {
+                true => sock.shadow.fetch_or(shadow::INQ, Ordering::Relaxed),
+                false => sock.shadow.fetch_and(!shadow::INQ, Ordering::Relaxed),
+            };
+        }
+        result
     }
 
     /// getsockopt(2).

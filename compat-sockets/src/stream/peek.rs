@@ -81,7 +81,9 @@ pub(super) fn look(link: &Link, fd: i32, cursor: &mut Cursor<'_>, left: u64, fla
     let behind = skip.map_or(0, |skip| queued.saturating_sub(left.saturating_add(skip)));
     let mut past = cursor.clone();
     past.advance_over(left.saturating_add(in_ring));
-    let wants_behind = behind > 0 && past.part().is_some();
+    // As a receive, it does not reach beyond the mark.
+    let stops = || in_ring > 0 && skip == Some(0) && raw::is_at_mark(fd);
+    let wants_behind = behind > 0 && past.part().is_some() && !stops();
     let mut from_kernel = 0;
     if left > 0 || wants_behind {
         let mut waste = [0; WASTE];

@@ -141,6 +141,9 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
             Step::Again => {}
             Step::Kernel => {
                 demote::comply(link, fd);
+                if done > 0 && crate::raw::is_at_mark(fd) {
+                    break Outcome::Done(done);
+                }
                 if done > 0
                     && let Step::Got(len) = from_kernel(link, fd, &mut cursor, u64::MAX, flags)
                 {

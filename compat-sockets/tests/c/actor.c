@@ -382,7 +382,7 @@ static void serve(void) {
             FILE *file;
             switch (a % 3) {
             case 0:
-                NEED(setsockopt(sock, SOL_SOCKET, SO_OOBINLINE, &one, sizeof one));
+                NEED(setsockopt(sock, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one));
                 break;
             case 1:
                 NEED(setsockopt(sock, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one));

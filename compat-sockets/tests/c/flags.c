@@ -297,6 +297,7 @@ static void urgent_inline_here(int fd) {
     tell('s');
     struct pollfd wait = {.fd = fd, .events = POLLPRI};
     CHECK_EQ(poll(&wait, 1, -1), 1, "urgent data came");
+    await('w');
     UNTIL(readable_bytes(fd) == 7);
     CHECK_EQ(recv(fd, buffer, 32, 0), 3, "a read stops at the mark");
     NEED(ioctl(fd, SIOCATMARK, &mark));
@@ -306,13 +307,32 @@ static void urgent_inline_here(int fd) {
     CHECK(memcmp(buffer, "Xdef", 4) == 0, "the urgent byte in its place");
     tell('q');
 }
-static void urgent_inline_peer(int fd) {
+static void urgent_between(int fd) {
     await('s');
     write_all(fd, "abc", 3);
     REQUIRE(send(fd, "X", 1, MSG_OOB) == 1);
     write_all(fd, "def", 3);
+    tell('w');
     await('q');
 }
+#define urgent_inline_peer urgent_between
+
+/* Its place ends a read also where nobody takes it, and where more was asked for. */
+static void urgent_untaken_here(int fd) {
+    char buffer[32];
+    tell('s');
+    struct pollfd wait = {.fd = fd, .events = POLLPRI};
+    CHECK_EQ(poll(&wait, 1, -1), 1, "urgent data came");
+    await('w');
+    UNTIL(readable_bytes(fd) == 3);
+    CHECK_EQ(recv(fd, buffer, 32, MSG_PEEK), 3, "a look stops at the mark");
+    CHECK_EQ(recv(fd, buffer, 6, MSG_WAITALL), 3, "a read does, though it is to wait for all");
+    CHECK_EQ(sockatmark(fd), 1, "which it is at now");
+    read_all(fd, buffer, 3);
+    CHECK(memcmp(buffer, "def", 3) == 0, "what came after it, without it");
+    tell('q');
+}
+#define urgent_untaken_peer urgent_between
 
 /* SO_PEEK_OFF, where the kernel has it for TCP. */
 static void peek_offset_here(int fd) {
@@ -340,6 +360,6 @@ static const struct test_case cases[] = {
     PAIR(peek_offset),
     PAIR(peek),      PAIR(waitall),     PAIR(truncate), PAIR(zero_length),
     PAIR(bad_address), PAIR(odd_flags), PAIR(cork),     PAIR(urgent),
-    PAIR(urgent_inline),
+    PAIR(urgent_inline), PAIR(urgent_untaken),
 };
 MAIN(cases)

@@ -10,7 +10,7 @@
 /* ---- SO_TIMESTAMP and its kin ---- */
 
 /* Whether one byte came with a control message of this type. */
-static bool came_with_at(int fd, int level, int type) {
+static bool came_with(int fd, int type) {
     char byte, room[256];
     struct iovec part = {&byte, 1};
     struct msghdr message = {
@@ -18,10 +18,9 @@ static bool came_with_at(int fd, int level, int type) {
     NEED(recvmsg(fd, &message, 0));
     bool found = false;
     for (struct cmsghdr *one = CMSG_FIRSTHDR(&message); one != NULL; one = CMSG_NXTHDR(&message, one))
-        found |= one->cmsg_level == level && one->cmsg_type == type;
+        found |= one->cmsg_level == SOL_SOCKET && one->cmsg_type == type;
     return found;
 }
-static bool came_with(int fd, int type) { return came_with_at(fd, SOL_SOCKET, type); }
 
 static void time_stamps_here(int fd) {
     static const int options[] = {SO_TIMESTAMP, SO_TIMESTAMPNS};
@@ -45,18 +44,61 @@ static void time_stamps_peer(int fd) {
         write_all(fd, "x", 1);
 }
 
+/* ---- TCP_INQ ---- */
+
+/* Receives `len` bytes with `room` bytes for control data; what it is told is left, -1 for nothing. */
+static int left_after(int fd, size_t len, int flags, size_t room, struct msghdr *message) {
+    static char bytes[100], control[64];
+    static struct iovec part;
+    part = (struct iovec){bytes, len};
+    memset(control, 0x55, sizeof control);
+    *message = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+    NEED(recvmsg(fd, message, flags));
+    struct cmsghdr *one = CMSG_FIRSTHDR(message);
+    if (one == NULL || one->cmsg_level != IPPROTO_TCP || one->cmsg_type != TCP_CM_INQ)
+        return -1;
+    int left;
+    memcpy(&left, CMSG_DATA(one), sizeof left);
+    return left;
+}
 static void inq_here(int fd) {
+    struct msghdr message;
+    int on = 0;
+    socklen_t len = sizeof on;
     for (int i = 0; i < 3; i++) {
         set_option(fd, IPPROTO_TCP, TCP_INQ, 1);
+        NEED(getsockopt(fd, IPPROTO_TCP, TCP_INQ, &on, &len));
+        CHECK_EQ(on, 1, "it is on");
         tell('s');
-        CHECK(came_with_at(fd, IPPROTO_TCP, TCP_CM_INQ), "a receive is told what is left");
+        UNTIL(readable_bytes(fd) == 100);
+        CHECK_EQ(left_after(fd, 30, MSG_PEEK, 64, &message), 100, "a look takes nothing");
+        CHECK_EQ(left_after(fd, 30, 0, 64, &message), 70, "a receive is told what is left");
+        CHECK_EQ(message.msg_controllen, CMSG_SPACE(sizeof(int)), "which is all");
+        CHECK_EQ(message.msg_flags, 0, "and whole");
+        left_after(fd, 10, 0, CMSG_LEN(2), &message);
+        CHECK_EQ(message.msg_flags, MSG_CTRUNC, "cut off");
+        CHECK_EQ(message.msg_controllen, CMSG_LEN(2), "where there is too little room");
+        CHECK_EQ(CMSG_FIRSTHDR(&message)->cmsg_len, CMSG_LEN(2), "as its head says");
+        CHECK_EQ(left_after(fd, 10, 0, 8, &message), -1, "nothing");
+        CHECK_EQ(message.msg_flags, MSG_CTRUNC, "where there is none");
+        CHECK_EQ(message.msg_controllen, 0, "at all");
+        CHECK_EQ(left_after(fd, 50, 0, CMSG_LEN(sizeof(int)), &message), 0, "none is left");
         set_option(fd, IPPROTO_TCP, TCP_INQ, 0);
         tell('s');
-        CHECK(!came_with_at(fd, IPPROTO_TCP, TCP_CM_INQ), "and is not when that is off");
+        UNTIL(readable_bytes(fd) == 100);
+        CHECK_EQ(left_after(fd, 100, 0, 64, &message), -1, "no word when that is off");
+        CHECK_EQ(message.msg_flags, 0, "nor a flag");
     }
+    set_option(fd, IPPROTO_TCP, TCP_INQ, 1);
     tell('q');
+    CHECK_EQ(left_after(fd, 100, 0, 64, &message), 1, "at the end, to have it seen");
 }
-#define inq_peer time_stamps_peer
+static void inq_peer(int fd) {
+    char bytes[100] = {0};
+    while (await_any() == 's')
+        write_all(fd, bytes, sizeof bytes);
+    NEED(shutdown(fd, SHUT_WR));
+}
 
 /* Asked for before there is a connection: of the one end itself, of the other by way of its listener. */
 static void time_stamps_early(void) {

@@ -306,6 +306,8 @@ static void killed_while_we_write_here(int fd) {
     static char buffer[64 * KIB];
     await('r');
     count_signal(SIGPIPE, 0);
+    /* It has something unread, whatever we may sleep for first. */
+    write_all(fd, buffer, sizeof buffer);
     kill_peer_when_we_sleep();
     while (write(fd, buffer, sizeof buffer) > 0)
         ;
@@ -418,7 +420,7 @@ static void close_behind_the_switch_peer(int fd) {
     write_pattern(fd, 6000, 0, 1);
     tell('w');
     await('r');
-    set_option(fd, SOL_SOCKET, SO_OOBINLINE, 1);
+    set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
     tell('o');
     CHECK_EQ(recv(fd, &byte, 1, 0), 0, "the end, and no reset");
 }

@@ -1,0 +1,50 @@
+//! What a receive is told of the bytes that are left (`TCP_INQ`), beside those it got.
+
+use super::options::TCP_INQ;
+use crate::raw;
+use crate::sock::Link;
+use crate::stream::readiness;
+use crate::user_memory;
+use libc::{c_int, cmsghdr, msghdr};
+
+/// Puts the control message into the `room` bytes that the program has for such, as the kernel does for a receive of its own: cut
+/// off where it does not fit (`MSG_CTRUNC`).
+///
+/// # Safety
+/// `answer.msg_control` as recvmsg(2) wants it.
+#[cold]
+pub(super) unsafe fn tell(link: &Link, fd: c_int, room: usize, answer: &mut msghdr) {
+    const HEAD: usize = size_of::<cmsghdr>();
+    const WHOLE: usize = HEAD + size_of::<c_int>();
+    let to = answer.msg_control.cast::<u8>();
+    if room < HEAD || to.is_null() {
+        answer.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    if room < WHOLE {
+        answer.msg_flags |= libc::MSG_CTRUNC;
+    }
+    let len = room.min(WHOLE);
+    if !user_memory::can_write(to, len) {
+        return;
+    }
+    // SAFETY: all zero is a value of it.
+    let mut head: cmsghdr = unsafe { std::mem::zeroed() };
+    (head.cmsg_len, head.cmsg_level, head.cmsg_type) = (len, libc::IPPROTO_TCP, TCP_INQ);
+    let left = left(link, fd).to_ne_bytes();
+    // SAFETY: the program's room, found writable just now; in any alignment.
+    unsafe { to.cast::<cmsghdr>().write_unaligned(head) };
+    let data = to.wrapping_add(HEAD);
+    // SAFETY: as above, behind the head.
+    unsafe { data.copy_from_nonoverlapping(left.as_ptr(), len - HEAD) };
+    answer.msg_controllen = room.min(WHOLE.next_multiple_of(size_of::<usize>()));
+}
+
+/// Bytes to be received; at the end 1, to have the program look once more.
+fn left(link: &Link, fd: c_int) -> c_int {
+    let there = readiness::unread(link, fd).or_else(|| raw::unread(fd).ok()).unwrap_or(0);
+    if there > 0 {
+        return c_int::try_from(there).unwrap_or(c_int::MAX);
+    }
+    (raw::pending_events(fd, libc::POLLRDHUP) != 0).into()
+}
