@@ -5,6 +5,7 @@ use super::process::{self, part};
 use super::spawn::{self, Forked, Program, standard_input};
 use super::start::{Arguments, be_node, default_size, lookup};
 use super::{Failure, Ints};
+use crate::engine::Engine;
 use crate::engine::types::{INVALID_PTYPE, NORMAL_LAST};
 use crate::error::NxError;
 use crate::job::control::{self, Message};
@@ -346,10 +347,15 @@ pub(super) fn start(
         let mut app = app();
         app.taken.push((node, ptype));
         app.pids.push(number);
-        if late.is_some() {
-            joining.push(Joining { pid, child, node });
-        }
+        drop(app);
         started += 1;
+        match engine {
+            // Before the next one begins: it looks for a number from those on that are known, and would be given this one's
+            // again if this one had left by then.
+            Some(engine) => wait_for(engine, &Joining { pid, child, node })?,
+            None if late.is_some() => joining.push(Joining { pid, child, node }),
+            None => {}
+        }
     }
     let engine = match engine {
         Some(engine) => engine,
@@ -366,12 +372,16 @@ pub(super) fn start(
             engine
         }
     };
-    for Joining { pid, child, node } in joining {
-        engine
-            .wait_for_process(pid, node, || lives(child))
-            .map_err(|error| Failure::System(super::errno::EQNOPROC, error.to_string()))?;
+    for process in &joining {
+        wait_for(engine, process)?;
     }
     Ok(started)
+}
+
+fn wait_for(engine: &Engine, &Joining { pid, child, node }: &Joining) -> Result<(), Failure> {
+    engine
+        .wait_for_process(pid, node, || lives(child))
+        .map_err(|error| Failure::System(super::errno::EQNOPROC, error.to_string()))
 }
 
 fn process_id(pid: Pid) -> u32 {
