@@ -201,12 +201,15 @@ impl Heard {
             let knock = door.next_notification(PATIENCE).unwrap();
             let Event::Message { last_word, .. } = knock.event else { continue };
             let link = node.import(last_word as u32).process(knock.from.pid);
+            // The time of a client may be over before we come to it.
             let link = match link.rights(layout::rights(false)).timeout(Duration::ZERO).open() {
-                // Its time was over before we came to it.
                 Err(ImportError::Refused(_)) => continue,
                 link => link.unwrap(),
             };
-            let replies = link.bind(0..link.len()).unwrap();
+            let replies = match link.bind(0..link.len()) {
+                Err(_) if link.check_open().is_err() => continue,
+                replies => replies.unwrap(),
+            };
             return Heard { door, replies, link, client: knock.from };
         }
     }
