@@ -1,11 +1,12 @@
 //! What a receive is told of the bytes that are left (`TCP_INQ`), beside those it got.
 
 use super::options::TCP_INQ;
-use crate::raw;
+use crate::side::rx;
 use crate::sock::Link;
-use crate::stream::readiness;
-use crate::user_memory;
+use crate::stream::{readiness, recv};
+use crate::{parked, raw, user_memory};
 use libc::{c_int, cmsghdr, msghdr};
+use vmmc::sync::Ordering;
 
 /// Puts the control message into the `room` bytes that the program has for such, as the kernel does for a receive of its own: cut
 /// off where it does not fit (`MSG_CTRUNC`).
@@ -40,11 +41,24 @@ pub(super) unsafe fn tell(link: &Link, fd: c_int, room: usize, answer: &mut msgh
     answer.msg_controllen = room.min(WHOLE.next_multiple_of(size_of::<usize>()));
 }
 
-/// Bytes to be received; at the end 1, to have the program look once more.
+/// Bytes to be received; 1 where the program is to look once more, as at the end.
 fn left(link: &Link, fd: c_int) -> c_int {
-    let there = readiness::unread(link, fd).or_else(|| raw::unread(fd).ok()).unwrap_or(0);
+    // Another thread may have closed the number meanwhile.
+    let Some(fd) = parked::number_now(link, fd) else { return 1 };
+    let count = || readiness::unread(link, fd).or_else(|| raw::unread(fd).ok()).unwrap_or(0);
+    let there = match count() {
+        // Who hears that nothing is left waits for what comes, as after `EAGAIN`.
+        0 if recv::settle(link, fd) => count(),
+        there => there,
+    };
     if there > 0 {
         return c_int::try_from(there).unwrap_or(c_int::MAX);
     }
-    (raw::pending_events(fd, libc::POLLRDHUP) != 0).into()
+    let more = if link.side.rx_state.load(Ordering::Relaxed) == rx::RING {
+        raw::pending_events(fd, libc::POLLRDHUP) != 0
+    } else {
+        // Also behind the place of urgent data, up to which the kernel counts.
+        link.is_poisoned() || raw::peek_one(fd).is_ok()
+    };
+    more.into()
 }

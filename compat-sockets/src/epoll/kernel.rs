@@ -21,7 +21,12 @@ pub(super) fn mask_full(epfd: i32, set: &EpollSet, hot: &HotList) -> bool {
         if item.events & OUT == 0 {
             continue;
         }
-        let full = item.is_full();
+        let mut full = item.is_full();
+        if full && set.waiters.load(Ordering::SeqCst) > 1 {
+            // The others may be asleep, and what follows takes their event away; who makes room from now on rings.
+            item.link.arm_space();
+            full = item.is_full();
+        }
         waiting |= full;
         let told = set.with(|members| {
             let Some(record) = members.records.get_mut(&item.fd) else { return true };
@@ -230,6 +235,8 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     let is_full = || ringing && !link.looks_writable();
     // Before the look at room: a refusal that comes later waits for an edge of its own.
     let refused = link.side.tx_refused.load(Ordering::SeqCst);
+    // An edge of room that is none is used up: the ring has to make the next one.
+    let mut used_up = false;
     if events & OUT != 0 && is_full() {
         // What woke us may have been for others too, and we may leave with other events.
         if edge && set.waiters.load(Ordering::SeqCst) > 1 {
@@ -237,6 +244,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         }
         if is_full() {
             events &= !OUT;
+            used_up = record.events & (EDGE | ONCE) != 0 && record.events & EXCLUSIVE == 0;
         }
     }
     let told = in_ring || (prefix_told && record.prefix_told) || (at_end && record.last != 0);
@@ -260,6 +268,11 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
         let Some(kept) = members.records.get_mut(&fd) else { return };
         kept.ended |= ends || events & ENDS != 0;
         kept.over |= events & (kept.events | ALWAYS) & ENDS != 0;
+        if used_up && !kept.masked && !kept.spent {
+            kept.masked = kept.tell_kernel(epfd, fd, kept.wanted(true));
+            // Whoever is about to sleep has looked at room before.
+            set.roused.store(1, Ordering::SeqCst);
+        }
         let again = kept.masked && kept.events & ONCE == 0;
         if again && kept.kernel != kept.wanted(true) {
             // An end is told again and again.
@@ -280,7 +293,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
                 events = 0;
             } else if events == 0 {
                 // The kernel has disarmed it for something that is not an event.
-                kept.tell_kernel(epfd, fd, kept.events & !if ringing { OUT } else { 0 });
+                kept.tell_kernel(epfd, fd, kept.wanted(kept.masked));
             } else {
                 kept.spent = true;
             }

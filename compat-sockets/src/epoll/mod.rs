@@ -321,15 +321,18 @@ fn joined_under_waiters(epfd: i32, set: &EpollSet, fd: i32, sock: &'static Sock)
     link.leave();
 }
 
-/// Undoes [`rouse`], in the woken thread.
+/// Undoes [`rouse`], in the woken thread; of which members.
 #[cold]
-fn calm(epfd: i32, set: &EpollSet) {
+fn calm(epfd: i32, set: &EpollSet) -> Vec<i32> {
+    let mut calmed = Vec::new();
     set.roused.store(0, Ordering::SeqCst);
     set.with(|members| {
         for (&fd, record) in members.records.iter_mut().filter(|(_, record)| record.roused) {
             record.roused = !record.tell_kernel(epfd, fd, record.wanted(record.masked));
+            calmed.push(fd);
         }
     });
+    calmed
 }
 
 /// The socket behind `fd` was upgraded, or bytes may have come for which nobody was rung: sets that have it look at its

@@ -108,6 +108,7 @@ unsafe fn wait_loop(
                 Some(timeout.saturating_sub(now.wrapping_sub(started)))
             }
         };
+        let mut calmed = Vec::new();
         // PAIRS(waiters): before the members are collected.
         let waiter = Waiter::comes(set);
         let hot = HotList::collect(set);
@@ -125,19 +126,37 @@ unsafe fn wait_loop(
         let mut result = None;
         if let Some(out) = out.get_mut(..others).filter(|out| !out.is_empty()) {
             // SAFETY: passed on.
-            result = unsafe { one_wait(epfd, set, &hot, out, left, &mut slices, mask) };
+            result =
+                unsafe { one_wait(epfd, set, &hot, out, left, &mut slices, &mut calmed, mask) };
         }
         if !inner.is_empty() {
             set.since_kernel.fetch_add(1, Ordering::Relaxed);
             result = with_inner(out, result, &inner);
         }
         drop(hot);
+        if result.is_some() && !calmed.is_empty() {
+            pass_on(epfd, set, &calmed);
+        }
         drop(waiter);
         match result {
             Some(count) => return count,
             None if left == Some(0) => return 0,
             None => {}
         }
+    }
+}
+
+/// Members were roused for whoever sleeps, and this thread, which came before he woke, leaves with something else.
+#[cold]
+fn pass_on(epfd: i32, set: &EpollSet, calmed: &[i32]) {
+    if set.waiters.load(Ordering::SeqCst) > 1 {
+        set.with(|members| {
+            for fd in calmed {
+                if let Some(record) = members.records.get_mut(fd).filter(|record| !record.spent) {
+                    record.rouse(set, epfd, *fd);
+                }
+            }
+        });
     }
 }
 
@@ -154,10 +173,11 @@ fn with_inner(out: &mut [epoll_event], told: Option<i32>, inner: &[epoll_event])
     Some(count as i32)
 }
 
-/// One round; `None` when nothing was left to report.
+/// One round; `None` when nothing was left to report. `calmed`: the members that had been roused.
 ///
 /// # Safety
 /// `mask` must be null or valid.
+#[allow(clippy::too_many_arguments)] // as epoll_pwait2(2), and what the rounds share
 unsafe fn one_wait(
     epfd: i32,
     set: &EpollSet,
@@ -165,10 +185,11 @@ unsafe fn one_wait(
     out: &mut [epoll_event],
     left: Option<u64>,
     slices: &mut RoomSlices,
+    calmed: &mut Vec<i32>,
     mask: *const sigset_t,
 ) -> Option<i32> {
     if set.roused.load(Ordering::Relaxed) != 0 {
-        calm(epfd, set);
+        *calmed = calm(epfd, set);
     }
     let full = mask_full(epfd, set, hot) | inner_await_room(set);
     let kernel_turn = set.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY;
@@ -228,18 +249,17 @@ unsafe fn one_wait(
             .then(|| unsafe { tell(epfd, set, hot, out, &found, kernel_turn, mask) });
     }
     set.since_kernel.store(0, Ordering::Relaxed);
-    if may_wait && set.roused.load(Ordering::SeqCst) != 0 {
-        // The event was to end a sleep, and may be one of those that the looks before it found to be none.
-        return None;
-    }
     if !may_wait {
         // SAFETY: passed on.
         let count = unsafe { ask_kernel(epfd, set, out, 0, Some(0), mask) };
         return (count != 0).then_some(count);
     }
+    // Somebody was refused, or asks for something else, since this round began: the event that was to end the sleep may be one
+    // of those that the looks before it found to be none.
+    let roused = set.roused.load(Ordering::SeqCst) != 0;
     // Who was full may have room since, which an edge would tell the kernel's set only.
-    let full = full && (mask_full(epfd, set, hot) | inner_await_room(set));
-    let (mut quiet, mut rung, mut owes_fin) = (true, true, false);
+    let full = (full || roused) && (mask_full(epfd, set, hot) | inner_await_room(set));
+    let (mut quiet, mut rung, mut owes_fin) = (!roused, true, false);
     // With one member there is nothing to save.
     if hot.len() > 1 {
         set.asleep_at.store(epfd as u32 + 1, Ordering::SeqCst);
@@ -257,6 +277,8 @@ unsafe fn one_wait(
         if for_room {
             item.link.arm_space();
             rung &= item.link.is_rung_for_room();
+            // Who makes room from now on rings.
+            quiet &= item.is_full();
         }
         quiet &= item.ready() == 0 && !demote::is_urgent(&item.link);
         owes_fin |= item.link.owes_fin();

@@ -143,6 +143,10 @@ pub(super) fn wait_for_more(
     if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
         return false;
     }
+    // No doorbell follows urgent data.
+    if found > 0 && raw::is_at_mark(fd) {
+        return false;
+    }
     let Some(parked) = Parked::new(link, fd) else { return false };
     let asleep = link.asleep(fd);
     link.arm_data();

@@ -31,7 +31,7 @@ pub(super) fn is_eager(link: &Link) -> bool {
 /// After a short read: arms if that is our duty. True when more has come meanwhile, which must
 /// be read too, because no doorbell will tell of it.
 #[inline]
-fn settle(link: &Link, fd: i32) -> bool {
+pub(crate) fn settle(link: &Link, fd: i32) -> bool {
     if !is_eager(link) || link.side.rx_state.load(Ordering::Relaxed) != rx::RING {
         return false;
     }
@@ -91,9 +91,9 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         let in_prefix = side.rx_left.load(Ordering::Relaxed) != 0;
         let is_shared = held == Held::Loose;
         let step = if is_shared {
-            shared_step(link, fd, &mut cursor, wanted - done, flags, &mut held)
+            shared_step(link, fd, &mut cursor, (done, wanted), flags, &mut held)
         } else {
-            locked_step(link, fd, &mut cursor, wanted - done, flags)
+            locked_step(link, fd, &mut cursor, (done, wanted), flags)
         };
         let had_room = match step {
             Step::Got(_) | Step::Lost(_) if is_shared => false,
@@ -240,18 +240,18 @@ fn shared_step(
     link: &Link,
     fd: i32,
     cursor: &mut Cursor<'_>,
-    wanted: usize,
+    (before, wanted): (usize, usize),
     flags: i32,
     held: &mut Held,
 ) -> Step {
     let lock = &link.side.rx_lock;
-    let plainly = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0 && wanted > 0;
+    let plainly = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0 && before < wanted;
     let mut done = 0;
     while plainly && let Some((there, tail)) = in_ring(link) {
-        let before = cursor.clone();
+        let start = cursor.clone();
         let len = copy_part(link, cursor, there);
         if !lock.firm(held) {
-            *cursor = before;
+            *cursor = start;
             return Step::Lost(done);
         }
         if len == 0 {
@@ -262,7 +262,7 @@ fn shared_step(
         consumer.taken(len);
         consumer.publish();
         done += len;
-        if done == wanted {
+        if before + done == wanted {
             // At once: as long as it is firm, who is stopped holds up others.
             lock.unlock_by(*held);
             *held = Held::Not;
@@ -278,7 +278,7 @@ fn shared_step(
     if !lock.firm(held) {
         return Step::Lost(0);
     }
-    locked_step(link, fd, cursor, wanted, flags)
+    locked_step(link, fd, cursor, (before, wanted), flags)
 }
 
 /// Bytes to read in the ring, and the peer's word that says so, if that makes sense and all before them was read. Changes nothing.
@@ -314,8 +314,16 @@ fn copy_part(link: &Link, cursor: &mut Cursor<'_>, there: u64) -> usize {
     done
 }
 
+/// What one look gives of `wanted` bytes in all, of which so many were received `before` in the same call.
 #[inline]
-fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, flags: i32) -> Step {
+fn locked_step(
+    link: &Link,
+    fd: i32,
+    cursor: &mut Cursor<'_>,
+    (before, wanted): (usize, usize),
+    flags: i32,
+) -> Step {
+    let wanted = wanted - before;
     match source(link, fd) {
         Source::Ring(_) if wanted == 0 => Step::Got(0),
         Source::Ring(_) if flags & libc::MSG_PEEK != 0 => peek::look(link, fd, cursor, 0, flags),
@@ -339,6 +347,7 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, wanted: usize, fla
             }
         }
         Source::Empty => ring_is_empty(link, fd),
+        Source::Tcp { .. } if before > 0 && crate::raw::is_at_mark(fd) => Step::End,
         Source::Tcp { armed } => {
             let step = if armed {
                 unarmed_part(link, fd, cursor, flags)

@@ -556,14 +556,16 @@ static void *waits_for_room(void *argument) {
     }
     return NULL;
 }
-static void send_for_another(int fd, uint32_t flags) {
+/* `asks`: room is asked for after each refusal only, by another change. */
+static void send_for_another(int fd, uint32_t flags, bool asks) {
+    uint32_t events = EPOLLIN | EPOLLET | flags;
     pthread_t thread;
     struct waiting it = {.epoll = new_epoll()};
     size_t at = 0;
     sem_init(&it.told, 0, 0);
     set_nonblocking(fd, true);
-    change(it.epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLET | flags);
-    CHECK_EQ(edges_of(it.epoll, -1), EPOLLOUT, "an edge at the start");
+    change(it.epoll, EPOLL_CTL_ADD, fd, asks ? events : events | EPOLLOUT);
+    CHECK_EQ(edges_of(it.epoll, asks ? 0 : -1), asks ? 0 : EPOLLOUT, "an edge at the start");
     helper_start(&thread, waits_for_room, &it);
     UNTIL(it.tid != 0);
     /* At first it sleeps, later it may just be looking at the ring, or about to sleep. */
@@ -573,12 +575,16 @@ static void send_for_another(int fd, uint32_t flags) {
         at += fill(fd, at, 1);
         if (round == 0)
             tell('f');
+        if (asks)
+            change(it.epoll, EPOLL_CTL_MOD, fd, events | EPOLLOUT);
         while (sem_wait(&it.told) != 0)
             REQUIRE(errno == EINTR);
     }
     it.over = true;
     NEED(shutdown(fd, SHUT_WR));
     tell('e');
+    if (asks)
+        change(it.epoll, EPOLL_CTL_MOD, fd, events | EPOLLOUT);
     pthread_join(thread, NULL);
     set_nonblocking(fd, false);
     uint64_t all;
@@ -591,11 +597,16 @@ static void drain_for_another(int fd) {
     await('e');
     write_all(fd, &at, sizeof at);
 }
-static void writable_edge_to_another_here(int fd) { send_for_another(fd, 0); }
+static void writable_edge_to_another_here(int fd) { send_for_another(fd, 0, false); }
 static void writable_edge_to_another_peer(int fd) { drain_for_another(fd); }
 /* A registration that cannot be modified. */
-static void exclusive_edge_to_another_here(int fd) { send_for_another(fd, EPOLLEXCLUSIVE); }
+static void exclusive_edge_to_another_here(int fd) { send_for_another(fd, EPOLLEXCLUSIVE, false); }
 static void exclusive_edge_to_another_peer(int fd) { drain_for_another(fd); }
+/* As Boost.Asio does with several threads; and who has each event told once. */
+static void asked_edge_to_another_here(int fd) { send_for_another(fd, 0, true); }
+static void asked_edge_to_another_peer(int fd) { drain_for_another(fd); }
+static void asked_once_for_another_here(int fd) { send_for_another(fd, EPOLLONESHOT, true); }
+static void asked_once_for_another_peer(int fd) { drain_for_another(fd); }
 
 /* The same by sendfile, and for more connections than are looked at in every wait. */
 static void many_full_of_a_file(void) {
@@ -718,6 +729,8 @@ static const struct test_case cases[] = {
     LONER(many_full),
     PAIR(writable_edge_to_another),
     PAIR(exclusive_edge_to_another),
+    PAIR(asked_edge_to_another),
+    PAIR(asked_once_for_another),
     LONER(many_full_of_a_file),
     PAIR(other_sleeper),
     PAIR(both_sleepers),
