@@ -305,6 +305,7 @@ pub(super) fn start(
     }
     let mut started = 0;
     let mut joining = Vec::new();
+    let on_one_host = job.hosts.iter().all(|host| Some(host) == job.hosts.first());
     for node in list {
         let late = match engine {
             Some(engine) => Some(engine.late()),
@@ -349,12 +350,14 @@ pub(super) fn start(
         app.pids.push(number);
         drop(app);
         started += 1;
+        let process = Joining { pid, child, node };
         match engine {
             // Before the next one begins: it looks for a number from those on that are known, and would be given this one's
-            // again if this one had left by then.
-            Some(engine) => wait_for(engine, &Joining { pid, child, node })?,
-            None if late.is_some() => joining.push(Joining { pid, child, node }),
-            None => {}
+            // again if this one had left by then. (Not where the numbers of several hosts alternate: each would leave some
+            // of another host's out.)
+            Some(engine) if on_one_host => wait_for(engine, &process)?,
+            _ if late.is_some() => joining.push(process),
+            _ => {}
         }
     }
     let engine = match engine {
