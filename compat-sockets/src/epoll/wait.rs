@@ -134,7 +134,7 @@ unsafe fn wait_loop(
             result = with_inner(out, result, &inner);
         }
         drop(hot);
-        if result.is_some() && !calmed.is_empty() {
+        if (result.is_some() || left == Some(0)) && !calmed.is_empty() {
             pass_on(epfd, set, &calmed);
         }
         drop(waiter);
