@@ -45,10 +45,9 @@ pub(super) unsafe fn tell(link: &Link, fd: c_int, room: usize, answer: &mut msgh
 fn left(link: &Link, fd: c_int) -> c_int {
     // Another thread may have closed the number meanwhile.
     let Some(fd) = parked::number_now(link, fd) else { return 1 };
-    let count = || readiness::unread(link, fd).or_else(|| raw::unread(fd).ok()).unwrap_or(0);
-    let there = match count() {
+    let there = match readiness::unread_in_all(link, fd) {
         // Who hears that nothing is left waits for what comes, as after `EAGAIN`.
-        0 if recv::settle(link, fd) => count(),
+        0 if recv::settle(link, fd) => readiness::unread_in_all(link, fd),
         there => there,
     };
     if there > 0 {

@@ -151,7 +151,7 @@ pub(super) fn wait_for_more(
     let asleep = link.asleep(fd);
     link.arm_data();
     let queued = raw::unread(fd).unwrap_or(0);
-    let there = readiness::unread(link, fd).or_else(|| raw::unread(fd).ok()).unwrap_or(0);
+    let there = readiness::unread_in_all(link, fd);
     let more = if there > found {
         std::mem::replace(counted, there) < there
     } else {

@@ -98,6 +98,11 @@ pub(crate) fn unread(link: &Link, fd: i32) -> Option<usize> {
     count
 }
 
+/// The same, by the kernel's word where that is to be asked. 0 where it has none.
+pub(crate) fn unread_in_all(link: &Link, fd: i32) -> usize {
+    unread(link, fd).or_else(|| crate::raw::unread(fd).ok()).unwrap_or(0)
+}
+
 /// [`unread`], under the rx lock.
 pub(super) fn unread_locked(link: &Link, fd: i32) -> Option<usize> {
     let queued = || crate::raw::unread(fd).unwrap_or(0) as u64;
