@@ -60,18 +60,6 @@ impl Bytes for ViewBytes<'_> {
 
     #[inline]
     fn prefetch(&self, at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        if at < self.0.len() {
-            // SAFETY: inside the mapping; a prefetch changes nothing.
-            let line = unsafe { self.0.as_ptr().add(at) };
-            // SAFETY: as above.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                    line.as_ptr().cast(),
-                );
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        self.0.prefetch(at, 1);
     }
 }

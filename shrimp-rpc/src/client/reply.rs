@@ -1,5 +1,6 @@
 //! What came back.
 
+use super::lane::Lane;
 use super::limit::Limit;
 use super::patience::Patience;
 use super::{Mode, Taken, at_once};
@@ -54,6 +55,7 @@ impl<'b> Reply<'b> {
         let start = len.and_then(|len| taken.lane().ends.1.checked_sub(len));
         match start.filter(|it| *it >= layout::HEAD_LEN) {
             Some(start) => {
+                expect_read(taken.lane(), start, request);
                 let image = Image::Buffer(start);
                 Ok(Reply { taken, image, request, at: 0, spent: 0, depth: 0 })
             }
@@ -263,6 +265,18 @@ impl<'b> Reply<'b> {
             return Ok(());
         }
         Err(refusal(taken, flag, 0))
+    }
+}
+
+/// The reply that begins there is read at once, and the INOUT blocks that lie in the request: their lines are fetched
+/// beside each other.
+#[inline(always)]
+fn expect_read(lane: &Lane, reply: usize, request: Option<usize>) {
+    let near = |at: usize, end: usize| end.saturating_sub(at).min(layout::NEAR);
+    lane.replies().prefetch(reply, near(reply, lane.ends.1));
+    if let (Some(request), Some(&(first, _))) = (request, lane.blocks.first()) {
+        let at = request + first;
+        lane.calls().prefetch(at, near(at, lane.ends.0));
     }
 }
 

@@ -233,6 +233,10 @@ impl Slot {
             _ => return None,
         };
         let start = self.start_of(flag)?;
+        // All of a short message, of a long one what it begins with: the plain part.
+        let len = flag.len_bytes();
+        let near = if len <= layout::NEAR { len } else { layout::UNIT };
+        self.calls.view().prefetch(start, near);
         if self.keeps_pieces.load(Ordering::Relaxed) {
             self.drop_pieces();
         }
