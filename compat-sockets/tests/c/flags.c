@@ -334,6 +334,30 @@ static void urgent_untaken_here(int fd) {
 }
 #define urgent_untaken_peer urgent_between
 
+/* The same where what came before it is more than the sender's buffer takes, and so stays where it is. */
+#define BEFORE (40 * KIB)
+static void urgent_behind_here(int fd) {
+    static char buffer[BEFORE + 3];
+    tell('s');
+    await('w');
+    UNTIL(readable_bytes(fd) == BEFORE);
+    CHECK_EQ(recv(fd, buffer, sizeof buffer, MSG_PEEK), BEFORE, "a look stops at the mark");
+    CHECK_EQ(recv(fd, buffer, sizeof buffer, MSG_WAITALL), BEFORE, "and so does a read");
+    CHECK_EQ(sockatmark(fd), 1, "which it is at now");
+    read_all(fd, buffer, 3);
+    CHECK(memcmp(buffer, "def", 3) == 0, "what came after it, without it");
+    tell('q');
+}
+static void urgent_behind_peer(int fd) {
+    set_option(fd, SOL_SOCKET, SO_SNDBUF, 4 * KIB);
+    await('s');
+    write_pattern(fd, BEFORE, 0, 1);
+    REQUIRE(send(fd, "X", 1, MSG_OOB) == 1);
+    write_all(fd, "def", 3);
+    tell('w');
+    await('q');
+}
+
 /* SO_PEEK_OFF, where the kernel has it for TCP. */
 static void peek_offset_here(int fd) {
     char buffer[8];
@@ -360,6 +384,6 @@ static const struct test_case cases[] = {
     PAIR(peek_offset),
     PAIR(peek),      PAIR(waitall),     PAIR(truncate), PAIR(zero_length),
     PAIR(bad_address), PAIR(odd_flags), PAIR(cork),     PAIR(urgent),
-    PAIR(urgent_inline), PAIR(urgent_untaken),
+    PAIR(urgent_inline), PAIR(urgent_untaken), PAIR(urgent_behind),
 };
 MAIN(cases)
