@@ -2,8 +2,8 @@
 
 use crate::layout;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use vmmc::control::connect::ConnectError;
+use vmmc::sys::own::OwnMutex;
 use vmmc::{Export, ExportBuilder, Node, PeerInfo, Region, Who};
 
 /// The counters of this library, behind those of `vmmc` in the process page.
@@ -64,17 +64,11 @@ pub(crate) fn name_counters(node: &Node) {
 /// The node that clients and servers of this process use unless they are given one; made at first
 /// use, and again in a forked child.
 pub(crate) fn shared_node() -> Result<Node, ConnectError> {
-    static NODE: Mutex<Option<(u32, Node)>> = Mutex::new(None);
-    let mut shared = NODE.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = std::process::id();
+    static NODE: OwnMutex<Option<Node>> = OwnMutex::new();
+    let mut shared = NODE.lock();
     match &*shared {
-        Some((owner, node)) if *owner == pid => Ok(node.clone()),
-        _ => {
-            let node = Node::connect()?;
-            // A parent's node is not ended by its child.
-            std::mem::forget(shared.replace((pid, node.clone())));
-            Ok(node)
-        }
+        Some(node) => Ok(node.clone()),
+        None => Ok(shared.insert(Node::connect()?).clone()),
     }
 }
 

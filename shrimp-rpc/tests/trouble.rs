@@ -176,9 +176,55 @@ fn a_forked_child_is_not_left_waiting_for_its_parents_lanes() {
     second.finish();
 }
 
+/// Forks while another thread is making the process's node.
+fn fork_at_first(args: &[String]) {
+    let daemon: i32 = args[1].parse().expect("a process");
+    let signal = |signal| {
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::kill(daemon, signal) }, 0, "the daemon is there");
+    };
+    let connects = || Binding::connect(&args[0], PROGRAM, 1).is_ok();
+    signal(libc::SIGSTOP);
+    support::until_stopped(daemon as u32);
+    let descriptors = || support::footprint(std::process::id()).fd_count();
+    let before = descriptors();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(connects);
+        until("asking the daemon", || descriptors() > before);
+        let good = forked::in_child(|| {
+            // SAFETY: no memory is involved.
+            unsafe { libc::alarm(60) };
+            signal(libc::SIGCONT);
+            forked::check(line!(), connects())
+        });
+        signal(libc::SIGCONT);
+        assert!(good, "the child makes its own");
+        assert!(other.join().expect("no panic"), "and the parent its");
+    });
+    say("connected");
+    pause();
+}
+
+#[test]
+fn a_process_forked_while_its_parent_connects_for_the_first_time_connects() {
+    let _watchdog = Watchdog::new("a_process_forked_while_its_parent_connects");
+    let daemon = Daemon::start();
+    let mut server = daemon.second("serve", &["early"]);
+    server.expect("ready");
+    let mut second = daemon.second("fork at first", &["early", &daemon.pid().to_string()]);
+    second.expect("connected");
+    second.finish();
+}
+
 #[test]
 fn second_process() {
-    play(&[("serve", serve), ("call for ever", call_for_ever), ("hold", hold), ("fork", fork)]);
+    play(&[
+        ("serve", serve),
+        ("call for ever", call_for_ever),
+        ("hold", hold),
+        ("fork", fork),
+        ("fork at first", fork_at_first),
+    ]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub mod memfd;
 pub mod mirror;
 pub mod mmap;
 pub mod namespace;
-pub(crate) mod own;
+pub mod own;
 pub mod packet;
 pub mod process;
 pub mod sched;

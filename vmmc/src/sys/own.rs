@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct OwnMutex<T>(AtomicPtr<Own<T>>);
+pub struct OwnMutex<T>(AtomicPtr<Own<T>>);
 
 #[derive(Debug)]
 struct Own<T> {
@@ -22,12 +22,13 @@ struct Own<T> {
 
 impl<T: Default + Send> OwnMutex<T> {
     /// A default value in each process.
-    pub(crate) const fn new() -> OwnMutex<T> {
+    #[must_use]
+    pub const fn new() -> OwnMutex<T> {
         OwnMutex(AtomicPtr::new(null_mut()))
     }
 
     /// Waits until no other thread of this process has it.
-    pub(crate) fn lock(&'static self) -> MutexGuard<'static, T> {
+    pub fn lock(&'static self) -> MutexGuard<'static, T> {
         let generation = ForkGuard::get().map_or(0, ForkGuard::ensure_generation);
         let mut found = self.0.load(Ordering::Acquire); // pairs with the exchange below
         loop {
