@@ -314,6 +314,18 @@ fn macros_cannot_multiply_without_end() {
     assert!(code(&text).contains(&"too-many-tokens"));
 }
 
+/// A definition at the start of a line ends a list of parameters that was left open.
+#[test]
+fn an_unfinished_list_of_parameters_ends_at_the_next_definition() {
+    for open in ["F(", "F(in int a", "F(in int a,", "F(in int a,\nint"] {
+        for next in ["const X = 3;", "typedef int t;", "program Q {", "struct s { int a; };", ""] {
+            let text = format!("program P {{ version V {{ int {open}\n{next}");
+            everything(&text);
+            assert!(!code(&text).is_empty(), "{text:?}");
+        }
+    }
+}
+
 #[test]
 fn a_hundred_errors_are_enough() {
     let text = "struct s { nope x; };\n".repeat(3000);

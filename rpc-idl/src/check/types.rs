@@ -180,6 +180,10 @@ impl<'a> Checker<'a> {
             if !self.diagnostics.is_full() && !self.unread.contains(name) {
                 let near = nearest(name, self.types.keys()).cloned();
                 let help = match near {
+                    _ if matches!(name, "oneway" | "copyin" | "deferred") => {
+                        let result = if name == "oneway" { "void" } else { "TYPE" };
+                        format!("the result stands behind it: `{name} {result} NAME(...) = 1;`")
+                    }
                     Some(near) => format!("there is `{near}`"),
                     None => "define it, include its file, or say where it is defined: \
                              --extern-type NAME=PATH, in a build script Builder::extern_type"

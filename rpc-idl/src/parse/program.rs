@@ -166,8 +166,8 @@ impl Parser<'_> {
             if self.is_punct(b';') && self.ends_list() {
                 self.advance();
             }
-            // A type goes on as if the `,` were there.
-            if self.word().kind != Kind::Ident {
+            // A type goes on as if the `,` were there; a definition ends the list.
+            if self.word().kind != Kind::Ident || self.ends_early() {
                 self.next_parameter(start);
                 if self.eat(b',').is_none() && !self.is_punct(b')') {
                     return reported;
