@@ -499,7 +499,7 @@ fn every_construct_goes_there_and_back_between_async_client_and_server() {
         let too_long = kv.get("too long", &mut value).await;
         assert!(matches!(too_long, Err(CallError::BadResults { .. })), "{too_long:?}");
         match kv.copy(b"other").await {
-            Err(CallError::Fault(fault)) => assert_eq!(fault.number(), Fault::DROPPED),
+            Err(CallError::Fault(fault)) => assert_eq!(fault.number(), Fault::PANICKED),
             other => panic!("{other:?}"),
         }
         match kv.r#type(12, "as asked").await {

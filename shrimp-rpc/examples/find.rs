@@ -33,7 +33,7 @@ impl FindV1 for Finder {
     fn store(&self, _: &Context, key: String, value: String) -> Result<(), Fault> {
         let mut store = self.lock();
         for (_, replier) in store.waiting.extract_if(.., |(wanted, _)| *wanted == key) {
-            let _ = replier.send(Answer::Found(value.clone())); // fails when nobody waits any more
+            let _ = replier.send(Answer::Found(value.clone())); // nobody may wait any more
         }
         store.values.insert(key, value);
         Ok(())

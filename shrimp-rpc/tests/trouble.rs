@@ -206,6 +206,27 @@ fn fork_at_first(args: &[String]) {
 }
 
 #[test]
+fn a_call_that_is_never_answered_keeps_no_lane_from_others() {
+    let _watchdog = Watchdog::new("a_call_that_is_never_answered");
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "mute", 4);
+    let binding = Binding::builder("mute", PROGRAM, 1).node(&node).lanes(1).connect().unwrap();
+    let hurried = binding.with_timeout(Duration::from_millis(20));
+    let give_up = || {
+        let late = hurried.request(HOLD, 0, 0).and_then(|request| request.call().map(drop));
+        assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    };
+    give_up();
+    assert_eq!(echo(&binding, b"blocking").unwrap(), b"blocking");
+    give_up();
+    let request = block_on(binding.request_async(0, 0, 0)).expect("a lane");
+    block_on(request.call_async()).expect("a reply").finish().expect("nothing in it");
+    binding.request(RELEASE, 0, 0).unwrap().call().unwrap().finish().unwrap();
+    server.stop();
+}
+
+#[test]
 fn a_process_forked_while_its_parent_connects_for_the_first_time_connects() {
     let _watchdog = Watchdog::new("a_process_forked_while_its_parent_connects");
     let daemon = Daemon::start();
@@ -742,6 +763,14 @@ fn a_handler_that_panics_answers_a_fault_and_one_that_drops_the_call_too() {
                     drop(call);
                     Ok(finished)
                 }
+                3 => {
+                    let (call, finished) = call.defer();
+                    std::thread::spawn(move || {
+                        let _call = call;
+                        panic!("on purpose")
+                    });
+                    Ok(finished)
+                }
                 _ => call.reply(0)?.send(),
             }
         })
@@ -749,7 +778,8 @@ fn a_handler_that_panics_answers_a_fault_and_one_that_drops_the_call_too() {
         .unwrap();
     let friend = daemon.node();
     let binding = bind(&friend, "clumsy");
-    for (procedure, number) in [(1, Fault::PANICKED), (2, Fault::DROPPED), (1, Fault::PANICKED)] {
+    let faults = [Fault::PANICKED, Fault::DROPPED, Fault::PANICKED];
+    for (procedure, number) in (1..).zip(faults).chain([(1, Fault::PANICKED)]) {
         match binding.request(procedure, 0, 0).unwrap().call() {
             Err(CallError::Fault(fault)) => assert_eq!(fault.number(), number),
             other => panic!("{other:?}"),

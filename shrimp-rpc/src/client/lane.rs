@@ -65,6 +65,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How much later than its time limit an import's answer may come. The daemons end it themselves at the limit, and with the
 /// better reason, unless one of them stands still.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a lane is kept for the late reply to a call that was given up. Long enough for most handlers to end, so that
+/// lanes are seldom bound anew.
+const OVERDUE: Duration = Duration::from_secs(1);
 
 /// How long a server goes through so many bytes, at least; zero for few.
 fn time_of(bytes: usize) -> Duration {
@@ -79,6 +82,8 @@ pub(crate) struct Lane {
     owed: bool,
     /// The head says that a call was given up.
     given_up: bool,
+    /// When a call was given up last.
+    late_since: Option<Instant>,
     /// What the head says of a deadline.
     deadline: u64,
     /// Replies that came at the first looks, and are counted with the next message.
@@ -161,6 +166,7 @@ impl Lane {
             }),
             owed: false,
             given_up: false,
+            late_since: None,
             deadline: 0,
             spin_hits: 0,
             short: Small::new(),
@@ -372,7 +378,13 @@ impl Lane {
         // Wakes who awaits it there. A server that has gone needs not be told.
         let _ = self.watch.calls.signal32(layout::CALL_CANCELLED, self.watch.turn().number());
         self.given_up = true;
+        self.late_since = Some(Instant::now());
         node.counters().add(count::TIMEOUTS, 1);
+    }
+
+    /// How long its late reply is still waited for: some servers never answer a call that was given up.
+    pub(super) fn overdue_in(&self) -> Option<Duration> {
+        self.late_since.map(|since| OVERDUE.saturating_sub(since.elapsed()))
     }
 
     /// The call that was given up is over. Its turn comes again, after 2^20 - 1 messages, and means another call then.

@@ -278,7 +278,7 @@ impl Binding {
     /// concerned. One limit for all of a call: it begins with
     /// [`Binding::request`], and the wait for a lane, which may have to be bound anew, the writing of the arguments, the call and all pieces of
     /// it and of its reply share it. When it is over, the call fails by [`CallError::TimedOut`]; if it was sent, the server is told, and the
-    /// buffers are used again only after its late reply. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
+    /// buffers are used again only after its late reply; if that has not come within a second, other calls have others bound in their stead. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.timeout.store(limit::nanoseconds(timeout), std::sync::atomic::Ordering::Relaxed);
     }
@@ -530,7 +530,11 @@ impl Binding {
                 continue;
             }
             let Some(mut taken) = self.take(lane) else { continue };
-            if taken.open_lane().is_some_and(|open| open.check_open().is_err()) {
+            let is_done_with = |open: &mut Lane| {
+                open.check_open().is_err()
+                    || (!open.is_settled() && open.overdue_in() == Some(Duration::ZERO))
+            };
+            if taken.open_lane().is_some_and(is_done_with) {
                 taken.discard();
             }
             match taken.open_lane().map(Lane::is_settled) {
@@ -546,9 +550,11 @@ impl Binding {
         }
     }
 
-    /// How long one waits for a late reply before looking at the other lanes again.
-    fn part_for_late(&self, limit: Limit) -> Limit {
-        if self.lanes.len() > 1 { limit.within(OTHERS) } else { limit }
+    /// How long one waits for a lane's late reply before looking at all lanes again.
+    fn part_for_late(&self, lane: &Lane, limit: Limit) -> Limit {
+        let others = (self.lanes.len() > 1).then_some(OTHERS);
+        let part = others.into_iter().chain(lane.overdue_in()).min();
+        part.map_or(limit, |part| limit.within(part))
     }
 
     /// A lane, unless all are used.
@@ -562,7 +568,7 @@ impl Binding {
             Choice::Ready(taken) => return Ok(Some(taken)),
             Choice::Busy => return Ok(None),
             Choice::Owing(mut taken) => {
-                let limits = (limit, self.part_for_late(limit));
+                let limits = (limit, self.part_for_late(taken.lane(), limit));
                 match taken.lane_mut().wait_for_late(&self.node, limits, is_cancelled) {
                     Err(CallError::ServerGone { .. }) => taken,
                     Err(error) => return Err(error),
@@ -698,7 +704,8 @@ impl<'b> Taken<'b> {
     /// free.
     async fn await_late(&mut self, limit: Limit) -> Result<bool, CallError> {
         let binding = self.binding();
-        let (watch, part) = (self.lane().watch().clone(), binding.part_for_late(limit));
+        let lane = self.lane();
+        let (watch, part) = (lane.watch().clone(), binding.part_for_late(lane, limit));
         match Arrival::new(&binding.shared.reactor, &binding.node, watch, part).await {
             Ok(_) => {
                 self.lane_mut().settle();

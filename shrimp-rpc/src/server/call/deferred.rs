@@ -8,7 +8,7 @@ use crate::layout::Status;
 use vmmc::mem::View;
 use xdr::EncodeError;
 
-/// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`].
+/// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`], or [`Fault::PANICKED`] while a panic unwinds.
 #[derive(Debug)]
 pub struct DeferredCall {
     pub(super) core: Core<Box<Desk>>,
@@ -115,7 +115,10 @@ impl DeferredCall {
 impl Drop for DeferredCall {
     fn drop(&mut self) {
         if !self.core.desk().answered.get() {
-            let fault = Fault::new(Fault::DROPPED, "the server dropped the call");
+            let fault = match std::thread::panicking() {
+                true => Fault::new(Fault::PANICKED, "the handler panicked"),
+                false => Fault::new(Fault::DROPPED, "the server dropped the call"),
+            };
             let _ = self.core.fault(Status::Fault, &fault); // the client may have gone
         }
         self.core.slot().end_put_off();
