@@ -20,6 +20,12 @@ struct Own<T> {
     value: Mutex<T>,
 }
 
+impl<T: Default + Send> Default for OwnMutex<T> {
+    fn default() -> OwnMutex<T> {
+        OwnMutex::new()
+    }
+}
+
 impl<T: Default + Send> OwnMutex<T> {
     /// A default value in each process.
     #[must_use]
