@@ -24,10 +24,12 @@ static void *never_given(void) {
 
 static void *memory_never_given;
 static int standing[2];
+static _Atomic pid_t stander;
 
 /* The system call itself: a library would look at the memory first. */
 static void *stands(void *unused) {
     (void)unused;
+    stander = (pid_t)syscall(SYS_gettid);
     struct iovec part = {.iov_base = memory_never_given, .iov_len = 16};
     register long result __asm__("rax") = SYS_writev;
     register long fd __asm__("rdi") = standing[0];
@@ -52,7 +54,8 @@ static void stand(int told) {
     make_pair(standing);
     write_all(standing[0], "unread", 6);
     helper_start(&threads[0], stands, NULL);
-    usleep(20000);
+    UNTIL(stander != 0);
+    until_asleep(stander);
     helper_start(&threads[1], shuts_down, NULL);
     usleep(100000);
     REQUIRE(write(told, "s", 1) == 1);
