@@ -30,9 +30,10 @@ const RELEASE: u32 = 3;
 const COUNT: u32 = 4;
 const READ_TWICE: u32 = 5;
 const HELD: u32 = 6;
+const SLOW: u32 = 7;
 
 /// A server in this process. HOLD blocks a worker until RELEASE, HELD until there is a HOLD; COUNT
-/// counts.
+/// counts, and SLOW takes its time before it does.
 fn server(node: &Node, name: &str, workers: usize) -> Server {
     let held = Arc::new(AtomicBool::new(false));
     let counted = Arc::new(AtomicU64::new(0));
@@ -67,7 +68,10 @@ fn server(node: &Node, name: &str, workers: usize) -> Server {
                 until("held", || held.load(Ordering::Acquire));
                 call.reply(0)?.send()
             }
-            COUNT => {
+            COUNT | SLOW => {
+                if procedure == SLOW {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
                 let counted = counted.fetch_add(1, Ordering::Relaxed) + 1;
                 if call.is_one_way() {
                     return Ok(call.finish_oneway());
@@ -223,6 +227,29 @@ fn a_call_that_is_never_answered_keeps_no_lane_from_others() {
     let request = block_on(binding.request_async(0, 0, 0)).expect("a lane");
     block_on(request.call_async()).expect("a reply").finish().expect("nothing in it");
     binding.request(RELEASE, 0, 0).unwrap().call().unwrap().finish().unwrap();
+    server.stop();
+}
+
+/// Nobody waits for a one-way call: that its lane is still used is no sign that it is to be given up.
+#[test]
+fn a_call_that_was_given_up_long_ago_costs_later_ones_no_lane() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let server = server(&node, "slow", 1);
+    let binding = Binding::builder("slow", PROGRAM, 1).node(&node).lanes(1).connect().unwrap();
+    let hurried = binding.with_timeout(Duration::from_millis(10));
+    let late = hurried.request(SLOW, 0, 0).and_then(|request| request.call().map(drop));
+    assert!(matches!(late, Err(CallError::TimedOut { .. })), "{late:?}");
+    binding.request(0, 0, 0).unwrap().call().unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    let bound = node.counters().get(count::BOUND);
+    for _ in 0..3 {
+        binding.request(SLOW, 0, 0).unwrap().send().unwrap();
+    }
+    let mut reply = binding.request(COUNT, 0, 0).unwrap().call().unwrap();
+    assert_eq!(u64::decode(&mut reply).unwrap(), 5);
+    drop(reply);
+    assert_eq!(node.counters().get(count::BOUND), bound, "its lane was bound anew");
     server.stop();
 }
 

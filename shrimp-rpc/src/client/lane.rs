@@ -80,10 +80,8 @@ pub(crate) struct Lane {
     watch: Arc<Watch>,
     /// The reply to `turn` was not waited for.
     owed: bool,
-    /// The head says that a call was given up.
-    given_up: bool,
-    /// When a call was given up last.
-    late_since: Option<Instant>,
+    /// Since when the head says that a call was given up.
+    given_up: Option<Instant>,
     /// What the head says of a deadline.
     deadline: u64,
     /// Replies that came at the first looks, and are counted with the next message.
@@ -165,8 +163,7 @@ impl Lane {
                 cancelled: AtomicU32::new(0),
             }),
             owed: false,
-            given_up: false,
-            late_since: None,
+            given_up: None,
             deadline: 0,
             spin_hits: 0,
             short: Small::new(),
@@ -226,7 +223,7 @@ impl Lane {
         code: u16,
         len: usize,
     ) -> Result<Tally<'n>, SendError> {
-        if self.given_up {
+        if self.given_up.is_some() {
             self.take_back()?;
         }
         let turn = self.watch.turn().next();
@@ -377,21 +374,20 @@ impl Lane {
     pub(super) fn give_up(&mut self, node: &Node) {
         // Wakes who awaits it there. A server that has gone needs not be told.
         let _ = self.watch.calls.signal32(layout::CALL_CANCELLED, self.watch.turn().number());
-        self.given_up = true;
-        self.late_since = Some(Instant::now());
+        self.given_up = Some(Instant::now());
         node.counters().add(count::TIMEOUTS, 1);
     }
 
-    /// How long its late reply is still waited for: some servers never answer a call that was given up.
+    /// How long the late reply is still waited for, if the last call was given up: some servers never answer one.
     pub(super) fn overdue_in(&self) -> Option<Duration> {
-        self.late_since.map(|since| OVERDUE.saturating_sub(since.elapsed()))
+        self.given_up.map(|since| OVERDUE.saturating_sub(since.elapsed()))
     }
 
     /// The call that was given up is over. Its turn comes again, after 2^20 - 1 messages, and means another call then.
     #[cold]
     fn take_back(&mut self) -> Result<(), SendError> {
         self.put32(layout::CALL_CANCELLED, Turn::NONE.number())?;
-        self.given_up = false;
+        self.given_up = None;
         Ok(())
     }
 
