@@ -48,6 +48,7 @@ impl FindV1 for Finder {
 
     fn wait(&self, key: String, replier: FindV1WaitReplier) {
         let mut store = self.lock();
+        store.waiting.retain(|(_, it)| !it.context().is_cancelled()); // who gave up
         match store.values.get(&key).cloned() {
             Some(value) => drop(replier.send(Answer::Found(value))),
             None => store.waiting.push((key, replier)),

@@ -289,12 +289,20 @@ impl Lane {
     ) -> Result<bool, CallError> {
         let watch = &*self.watch;
         let shares = |cpu| watch.calls.import().peer_was_on(cpu);
-        let look = || (watch.look().is_some() || is_cancelled()).then_some(());
-        let found = node.wait_until(part.left(), shares, |_| look());
-        if matches!(found, Err(WaitError::TimedOut { .. })) && !limit.is_over() {
-            return Ok(false);
+        let look = || match watch.look() {
+            Some(Ok(_)) => Some(Ok(())),
+            Some(Err(closed)) => Some(Err(CallError::ServerGone { closed })),
+            None => is_cancelled().then_some(Err(CallError::Cancelled { sent: true })),
+        };
+        // The message before is another call's: who waits here gives nothing up.
+        match node.wait_until(part.left(), shares, |_| look()) {
+            Ok(found) => found?,
+            Err(WaitError::TimedOut { .. }) if !limit.is_over() => return Ok(false),
+            Err(WaitError::TimedOut { .. }) => return Err(limit.late()),
+            Err(error) => return Err(CallError::from_wait(error)),
         }
-        self.wait_unless(node, limit, |_| is_cancelled().then_some(Err(None))).map(|_| true)
+        self.owed = false;
+        Ok(true)
     }
 
     fn wait_unless(
@@ -378,7 +386,8 @@ impl Lane {
         node.counters().add(count::TIMEOUTS, 1);
     }
 
-    /// How long the late reply is still waited for, if the last call was given up: some servers never answer one.
+    /// How long the late reply is still waited for, if the last call was given up: some servers never answer one. Zero: it is
+    /// overdue, and who needs a lane binds one in this one's stead.
     pub(super) fn overdue_in(&self) -> Option<Duration> {
         self.given_up.map(|since| OVERDUE.saturating_sub(since.elapsed()))
     }

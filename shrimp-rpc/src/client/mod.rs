@@ -278,7 +278,7 @@ impl Binding {
     /// concerned. One limit for all of a call: it begins with
     /// [`Binding::request`], and the wait for a lane, which may have to be bound anew, the writing of the arguments, the call and all pieces of
     /// it and of its reply share it. When it is over, the call fails by [`CallError::TimedOut`]; if it was sent, the server is told, and the
-    /// buffers are used again only after its late reply; if that has not come within a second, other calls have others bound in their stead. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
+    /// buffers are used again only after its late reply; where that has not come within a second, calls for which there is no other lane have one bound in its stead. To the nanosecond, 584 years at most; a limit of zero is one of a nanosecond.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.timeout.store(limit::nanoseconds(timeout), std::sync::atomic::Ordering::Relaxed);
     }
@@ -419,13 +419,19 @@ impl Binding {
 
     async fn bind_async<'b>(
         &'b self,
-        taken: Taken<'b>,
+        mut taken: Taken<'b>,
         limit: Limit,
         last: bool,
     ) -> Result<Option<Taken<'b>>, CallError> {
         let left = limit.left();
         let (node, wanted) = (self.node.clone(), self.shared.wanted.clone());
         let bound = in_a_thread(move || Lane::open(&node, &wanted, left, &|| false)).await?;
+        if bound.is_ok()
+            && let Some(overdue) = taken.take_out()
+        {
+            // The daemon is asked, and an executor's thread does not wait for it.
+            let _ = in_a_thread(move || drop(overdue)).await; // without a thread it was dropped here
+        }
         self.bound(taken, (limit, left, last), bound)
     }
 
@@ -448,6 +454,12 @@ impl Binding {
                 Ok(Some(taken))
             }
             Err(error) if self.shared.places.refused(&error) && !last => Ok(None),
+            // One is overdue, and the server perhaps stands still: it may yet answer.
+            Err(error)
+                if taken.open_lane().is_some() && error.is_for_time() && !limit.is_over() =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(match left {
                 Some(left)
                     if left < self.shared.wanted.settings.connect_timeout
@@ -522,6 +534,7 @@ impl Binding {
     /// The best lane that nobody uses.
     fn take_ready(&self, last: bool) -> Choice<'_> {
         let mut vacant = None;
+        let mut overdue = None;
         let mut owing = None;
         let full = !last && self.shared.places.are_full();
         for lane in &*self.lanes {
@@ -530,20 +543,17 @@ impl Binding {
                 continue;
             }
             let Some(mut taken) = self.take(lane) else { continue };
-            let is_done_with = |open: &mut Lane| {
-                open.check_open().is_err()
-                    || (!open.is_settled() && open.overdue_in() == Some(Duration::ZERO))
-            };
-            if taken.open_lane().is_some_and(is_done_with) {
+            if taken.open_lane().is_some_and(|open| open.check_open().is_err()) {
                 taken.discard();
             }
-            match taken.open_lane().map(Lane::is_settled) {
-                Some(true) => return Choice::Ready(taken),
-                Some(false) => owing = owing.or(Some(taken)),
+            match taken.open_lane().map(|open| (open.is_settled(), open.overdue_in())) {
+                Some((true, _)) => return Choice::Ready(taken),
+                Some((false, Some(Duration::ZERO))) if !full => overdue = overdue.or(Some(taken)),
+                Some((false, _)) => owing = owing.or(Some(taken)),
                 None => vacant = vacant.or(Some(taken)),
             }
         }
-        match (vacant, owing) {
+        match (vacant.or(overdue), owing) {
             (Some(vacant), _) => Choice::Vacant(vacant),
             (None, Some(owing)) => Choice::Owing(owing),
             (None, None) => Choice::Busy,
@@ -553,7 +563,9 @@ impl Binding {
     /// How long one waits for a lane's late reply before looking at all lanes again.
     fn part_for_late(&self, lane: &Lane, limit: Limit) -> Limit {
         let others = (self.lanes.len() > 1).then_some(OTHERS);
-        let part = others.into_iter().chain(lane.overdue_in()).min();
+        // One that is overdue is waited for while the server binds no other.
+        let late = lane.overdue_in().map(|left| if left.is_zero() { places::FULL } else { left });
+        let part = others.into_iter().chain(late).min();
         part.map_or(limit, |part| limit.within(part))
     }
 
@@ -587,7 +599,7 @@ impl Binding {
 enum Choice<'b> {
     /// One that is ready.
     Ready(Taken<'b>),
-    /// One that must be bound.
+    /// One that must be bound; what is overdue stays there until that is done.
     Vacant(Taken<'b>),
     /// One that waits for a late reply.
     Owing(Taken<'b>),
@@ -721,12 +733,17 @@ impl<'b> Taken<'b> {
         self.after.binding
     }
 
-    /// Gives the buffers up: the server did what no server does.
+    /// Gives the buffers up: the server has gone, or did what no server does.
     #[cold]
     pub(crate) fn discard(&mut self) {
-        if self.guard.take().is_some() {
-            self.binding().shared.places.given_up();
-        }
+        drop(self.take_out());
+    }
+
+    /// The lane, which is bound here no more.
+    fn take_out(&mut self) -> Option<Lane> {
+        let lane = self.guard.take()?;
+        self.binding().shared.places.given_up();
+        Some(lane)
     }
 }
 

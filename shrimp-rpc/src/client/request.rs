@@ -192,7 +192,7 @@ impl<'b> Request<'b> {
     }
 
     /// [`Request::call`] for futures: any executor's. Dropped before it is ready, the server is told, and
-    /// the lane is used again after the late reply.
+    /// the lane is used again after the late reply, or another is bound in its stead ([`Binding::set_timeout`](super::Binding::set_timeout)).
     ///
     /// # Errors
     /// See [`CallError`].

@@ -177,6 +177,8 @@ impl<'m> View<'m> {
     /// the view. A hint: nothing changes but the time.
     #[inline(always)]
     pub fn prefetch(self, offset: usize, len: usize) {
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = (offset, len);
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

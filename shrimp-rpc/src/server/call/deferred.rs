@@ -8,7 +8,9 @@ use crate::layout::Status;
 use vmmc::mem::View;
 use xdr::EncodeError;
 
-/// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`], or [`Fault::PANICKED`] while a panic unwinds.
+/// A call whose reply was put off. Dropped without one, the client gets [`Fault::DROPPED`], or [`Fault::PANICKED`] while a panic unwinds. One that is
+/// kept after its client gave up keeps a binding's buffers, which count among its process's bindings: ask
+/// [`Context::is_cancelled`] now and then.
 #[derive(Debug)]
 pub struct DeferredCall {
     pub(super) core: Core<Box<Desk>>,
@@ -116,7 +118,7 @@ impl Drop for DeferredCall {
     fn drop(&mut self) {
         if !self.core.desk().answered.get() {
             let fault = match std::thread::panicking() {
-                true => Fault::new(Fault::PANICKED, "the handler panicked"),
+                true => Fault::new(Fault::PANICKED, "the server panicked"),
                 false => Fault::new(Fault::DROPPED, "the server dropped the call"),
             };
             let _ = self.core.fault(Status::Fault, &fault); // the client may have gone
