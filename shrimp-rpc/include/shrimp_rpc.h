@@ -96,7 +96,8 @@ int shrimp_rpc_share(shrimp_rpc_binding *, shrimp_rpc_binding **out);
 
 /* How long each call may take that begins from here on, in milliseconds; 0: any time, as at first. It begins with shrimp_rpc_begin, or with the stub;
  * the wait for a lane that others use (shrimp_rpc_share), binding anew, the writing of the request, the call and all pieces of it and of its reply share it.
- * When it is over, the call ends by SHRIMP_RPC_TIMED_OUT, and the server is told if it was sent. */
+ * When it is over, the call ends by SHRIMP_RPC_TIMED_OUT, and the server is told if it was sent. Its lane is used again after the late reply; where
+ * that has not come within a second, a call for which there is no other lane has one bound in its stead. */
 void shrimp_rpc_set_timeout(shrimp_rpc_binding *, uint64_t milliseconds);
 
 /* The same for the next call of this binding alone, in place of its limit. SHRIMP_RPC_BUSY: one is in progress. */

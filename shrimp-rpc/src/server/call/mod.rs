@@ -310,8 +310,8 @@ impl<'w> ServerCall<'w> {
     }
 
     /// Puts the reply off: the returned value may be kept, sent to other threads, and replied to later.
-    /// The client's buffers are its own until then. The value alone answers from here on: that the handler fails or panics
-    /// afterwards is no answer.
+    /// The client's buffers are its own until then. The value alone answers from here on: that the handler fails
+    /// afterwards is no answer, nor that it panics, unless the value is dropped by that ([`DeferredCall`]).
     pub fn defer(self) -> (DeferredCall, Finished) {
         let desk = Box::new(self.core.desk().take_over());
         self.core.desk().put_off.set(true);
