@@ -274,8 +274,31 @@ impl Lane {
         limit: Limit,
         began: Turn,
     ) -> Result<u64, CallError> {
-        let cancelled = |watch: &Watch| watch.is_cancelled(began).then_some(Err(None));
-        self.wait_unless(node, limit, cancelled)
+        let timeout = limit.left();
+        let watch = &*self.watch;
+        let shares = |cpu| watch.calls.import().peer_was_on(cpu);
+        let cancelled = || watch.is_cancelled(began).then_some(Err(None));
+        let look = || watch.look().map(|found| found.map_err(Some)).or_else(cancelled);
+        let found = match self.spin_through_data(node, timeout, shares, look) {
+            Ok(found) => Ok(found),
+            Err(left) => node.wait_until(left, shares, |_| look()),
+        };
+        match found {
+            Ok(Ok(word)) => {
+                self.owed = false;
+                Ok(word)
+            }
+            Ok(Err(Some(closed))) => Err(CallError::ServerGone { closed }),
+            Ok(Err(None)) => {
+                self.give_up(node);
+                Err(CallError::Cancelled { sent: true })
+            }
+            Err(WaitError::TimedOut { .. }) => {
+                self.give_up(node);
+                Err(limit.late())
+            }
+            Err(error) => Err(CallError::from_wait(error)),
+        }
     }
 
     /// Waits for the late reply to a call that was given up, unless `is_cancelled`; false if it has not come within that `part` of the
@@ -303,38 +326,6 @@ impl Lane {
         }
         self.owed = false;
         Ok(true)
-    }
-
-    fn wait_unless(
-        &mut self,
-        node: &Node,
-        limit: Limit,
-        cancelled: impl Fn(&Watch) -> Option<Result<u64, Option<Closed>>>,
-    ) -> Result<u64, CallError> {
-        let timeout = limit.left();
-        let watch = &*self.watch;
-        let shares = |cpu| watch.calls.import().peer_was_on(cpu);
-        let look = || watch.look().map(|found| found.map_err(Some)).or_else(|| cancelled(watch));
-        let found = match self.spin_through_data(node, timeout, shares, look) {
-            Ok(found) => Ok(found),
-            Err(left) => node.wait_until(left, shares, |_| look()),
-        };
-        match found {
-            Ok(Ok(word)) => {
-                self.owed = false;
-                Ok(word)
-            }
-            Ok(Err(Some(closed))) => Err(CallError::ServerGone { closed }),
-            Ok(Err(None)) => {
-                self.give_up(node);
-                Err(CallError::Cancelled { sent: true })
-            }
-            Err(WaitError::TimedOut { .. }) => {
-                self.give_up(node);
-                Err(limit.late())
-            }
-            Err(error) => Err(CallError::from_wait(error)),
-        }
     }
 
     /// The server cannot answer before it has gone through the call's blocks: where a waiter spins at all, that time is not taken from
