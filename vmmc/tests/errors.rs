@@ -61,8 +61,14 @@ fn connecting_says_what_is_missing() {
     assert!(matches!(error, ConnectError::NoDaemon { errno: rustix::io::Errno::CONNREFUSED, .. }));
     says(&error, &["stale.sock", "shrimp daemon start"]);
     let long = dir.path().join("x".repeat(200));
-    let error = connect(Config { socket: Some(long), ..config });
-    says(&error, &["socket path"]);
+    let error = connect(Config { socket: Some(long), ..config.clone() });
+    says(&error, &["xxx", "at most 107", "VMMC_SOCKET"]);
+
+    // A socket of another kind, and no directory that leads there.
+    let streams = dir.path().join("streams.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&streams).unwrap();
+    let error = connect(Config { socket: Some(streams), ..config });
+    says(&error, &["streams.sock", "wrong type", "VMMC_SOCKET"]);
 }
 
 /// Whatever is at the socket: told apart, and named.

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Socket of the system-wide daemon.
 pub const SYSTEM_SOCKET: &str = "/run/vmmc/vmmcd.sock";
 
+/// Longest path of a socket, in bytes (`unix(7)`).
+pub const SOCKET_PATH_MAX: usize = 107;
+
 /// How long to wait for a daemon that is starting or handing over, and for its answers during
 /// set-up.
 pub const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +45,27 @@ pub enum ConnectError {
     Denied {
         /// The socket.
         path: PathBuf,
+    },
+    /// No socket can be of that name.
+    #[error(
+        "no socket can be at {path:?}, which has {} bytes: at most {SOCKET_PATH_MAX}, and none of value 0; {}",
+        path.as_os_str().len(), by_name(*whose)
+    )]
+    BadPath {
+        /// The path.
+        path: PathBuf,
+        /// Who named it.
+        whose: Owner,
+    },
+    /// What is there is no socket of a daemon.
+    #[error("no vmmcd can be reached at {path:?} ({errno}); {}", by_name(*whose))]
+    NotADaemon {
+        /// The path.
+        path: PathBuf,
+        /// Why connecting failed.
+        errno: rustix::io::Errno,
+        /// Who named it.
+        whose: Owner,
     },
     /// The daemon program was not found.
     #[error(
@@ -120,6 +144,14 @@ fn by_whom(path: &Path) -> &'static str {
         " as root, or set VMMC_SOCKET to a path of your own"
     } else {
         ""
+    }
+}
+
+/// What to do about a socket's path that does not do.
+fn by_name(whose: Owner) -> &'static str {
+    match whose {
+        Owner::Named => "set VMMC_SOCKET to the path of a vmmcd's socket, or unset it",
+        Owner::Found => "set VMMC_SOCKET to the path of a vmmcd's socket",
     }
 }
 
@@ -305,14 +337,15 @@ impl Connection {
     fn connect(path: &Path, whose: Owner) -> Result<Connection, ConnectError> {
         use rustix::io::Errno;
         let system = |call| move |errno| ConnectError::System { call, errno };
-        let address = rustix::net::SocketAddrUnix::new(path).map_err(system("socket path"))?;
+        let address = rustix::net::SocketAddrUnix::new(path)
+            .map_err(|_| ConnectError::BadPath { path: path.into(), whose })?;
         let socket = packet::socket().map_err(system("socket"))?;
         rustix::net::connect(&socket, &address).map_err(|errno| match errno {
             Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => {
                 ConnectError::NoDaemon { path: path.into(), errno }
             }
             Errno::ACCESS | Errno::PERM => ConnectError::Denied { path: path.into() },
-            errno => ConnectError::System { call: "connect", errno },
+            errno => ConnectError::NotADaemon { path: path.into(), errno, whose },
         })?;
         let us = rustix::process::geteuid().as_raw();
         let owner = process::peer_credentials(&socket).map_err(system("SO_PEERCRED"))?.uid;
