@@ -1,5 +1,6 @@
 //! What can go wrong, one enum per operation, typed from end to end.
 
+use crate::name::BadName;
 use std::borrow::Cow;
 use std::time::Duration;
 use vmmc::CloseReason;
@@ -59,10 +60,13 @@ impl Fault {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
+    /// No service can have that name.
+    #[error(transparent)]
+    Name(#[from] BadName),
     /// Nobody serves that name, or not for us.
-    #[error("service {service:?}: {source}")]
+    #[error("service {service:?}: {}", in_words(source))]
     Service {
-        /// Name of the service.
+        /// Name of the service, as the client gave it.
         service: String,
         /// What the import of its door answered.
         source: ImportError,
@@ -290,16 +294,18 @@ pub enum CallError {
         sent: bool,
     },
     /// No reply in time. If it was sent, the server was told that nobody waits; it may or may not carry the call out.
-    #[error("no reply within {after:?}; {}", if *.sent {
-        "the server was told to give up"
-    } else {
-        "nothing was sent: other calls had all buffers, or none could be bound in that time"
+    #[error("no reply within {after:?}; {}", match unbound {
+        _ if *.sent => Cow::Borrowed("the server was told to give up"),
+        Some(why) => Cow::Owned(format!("nothing was sent: {why}")),
+        None => Cow::Borrowed("nothing was sent: other calls had all buffers in that time"),
     })]
     TimedOut {
         /// How long we waited.
         after: Duration,
         /// Whether the server may have carried it out.
         sent: bool,
+        /// What binding met, where that took all of the time.
+        unbound: Option<Box<ConnectError>>,
     },
     /// There was no binding, and none could be made.
     #[error(transparent)]
@@ -394,7 +400,9 @@ impl CallError {
     /// The same, of a call that waited for its lane.
     pub(crate) fn before_it_was_sent(self) -> CallError {
         match self {
-            CallError::TimedOut { after, .. } => CallError::TimedOut { after, sent: false },
+            CallError::TimedOut { after, unbound, .. } => {
+                CallError::TimedOut { after, sent: false, unbound }
+            }
             CallError::Cancelled { .. } => CallError::Cancelled { sent: false },
             other => other,
         }
@@ -402,7 +410,9 @@ impl CallError {
 
     pub(crate) fn from_wait(error: WaitError) -> CallError {
         match error {
-            WaitError::TimedOut { after } => CallError::TimedOut { after, sent: true },
+            WaitError::TimedOut { after } => {
+                CallError::TimedOut { after, sent: true, unbound: None }
+            }
             WaitError::Closed(closed) => CallError::ServerGone { closed },
             error => TransportError::from(error).into(),
         }
@@ -541,12 +551,9 @@ pub enum ServeError {
         /// What the export of its door answered.
         source: TransportError,
     },
-    /// A client could not name it.
-    #[error("service {service:?}: a name has no '@', which stands before the node in a client's")]
-    Name {
-        /// Name of the service.
-        service: String,
-    },
+    /// No service can have that name.
+    #[error(transparent)]
+    Name(#[from] BadName),
     /// Nothing to serve.
     #[error("a server needs at least one program: call `program`")]
     NoProgram,
@@ -561,6 +568,17 @@ pub enum ServeError {
     /// Below us.
     #[error(transparent)]
     Transport(#[from] TransportError),
+}
+
+/// Why a door was not imported, to somebody who knows of services alone.
+fn in_words(source: &ImportError) -> Cow<'static, str> {
+    match source {
+        ImportError::Refused(Refusal::NoSuchExport { waited_ms, .. }) => Cow::Owned(format!(
+            "nobody serves it (waited {waited_ms} ms); start its server, or wait longer: `connect_timeout`, \
+             SHRIMP_RPC_CONNECT_MS"
+        )),
+        other => Cow::Owned(other.to_string()),
+    }
 }
 
 /// What a server did whose link ended so.

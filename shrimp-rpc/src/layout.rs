@@ -43,7 +43,7 @@
 //! where the caller can read them; such a reply is headed by the part of the request that holds
 //! them (`inout at`, `inout length` in the head).
 
-use vmmc::id::{Name, Rights};
+use vmmc::id::Rights;
 
 /// "SHRIMRPC" in ASCII: the head of a client's buffer that asks to be bound.
 pub const MAGIC: u64 = u64::from_be_bytes(*b"SHRIMRPC");
@@ -140,24 +140,6 @@ pub fn buffer_len(asked: usize) -> usize {
 #[must_use]
 pub fn is_buffer_len(len: usize) -> bool {
     (BUFFER_MIN..=BUFFER_MAX).contains(&len) && len.is_multiple_of(UNIT)
-}
-
-/// Name of the export that a service's clients knock at.
-#[must_use]
-pub fn door_name(service: &str) -> Name {
-    Name::Text(format!("rpc:{service}"))
-}
-
-/// Between a service's name and its node's.
-pub const AT: char = '@';
-
-/// Takes a client's `service@node` apart; without a node it is this one.
-#[must_use]
-pub fn split_name(name: &str) -> (&str, Option<&str>) {
-    match name.rsplit_once(AT) {
-        Some((service, node)) => (service, Some(node)),
-        None => (name, None),
-    }
 }
 
 /// First of the numbers by which a process names the buffers of its bindings.
@@ -338,13 +320,20 @@ impl FlagWord {
         Turn((word >> 44) as u32)
     }
 
+    /// Bytes of the message of a word, of whatever kind.
+    #[must_use]
+    #[inline]
+    pub fn len_of(word: u64) -> usize {
+        (word as u32 & UNITS_MASK) as usize * UNIT
+    }
+
     /// Bytes of the message of a word that is a whole reply, and a good one: what most replies are, by one comparison.
     #[must_use]
     #[inline]
     pub fn len_of_whole_ok(word: u64) -> Option<usize> {
         const REST: u64 = (1 << 44) - (1 << 24);
         const { assert!(Kind::Whole as u8 == 0 && Status::Ok as u16 == 0) };
-        (word & REST == 0).then_some((word as u32 & UNITS_MASK) as usize * UNIT)
+        (word & REST == 0).then_some(FlagWord::len_of(word))
     }
 
     /// Takes a word apart. `None`: no honest peer writes such a kind.

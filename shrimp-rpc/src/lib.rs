@@ -28,6 +28,8 @@ pub mod ffi;
 pub mod layout;
 mod memory;
 mod message;
+pub mod name;
+mod pace;
 mod peer_buffer;
 pub mod process;
 mod reactor;

@@ -15,7 +15,7 @@ use raw::{Heard, state};
 use rustix::time::{ClockId, clock_gettime};
 use shrimp_rpc::layout::{self, FlagWord, Kind, Turn};
 use shrimp_rpc::process::count;
-use shrimp_rpc::{Binding, CallError, ConnectError};
+use shrimp_rpc::{Binding, CallError, ConnectError, ServeError, Server};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 use support::Watchdog;
@@ -72,6 +72,45 @@ fn null(binding: &Binding, asynchronous: bool) -> Result<(), CallError> {
         return block_on(call);
     }
     binding.request(1, 0, 0)?.call()?.finish()
+}
+
+/// It said that nothing came within the limit, and not that there was nobody to answer.
+#[test]
+fn a_call_in_a_hurry_says_that_nobody_serves() {
+    let _watchdog = Watchdog::new("a_call_in_a_hurry");
+    let daemon = Daemon::start();
+    let timeout = Duration::from_millis(30);
+    let builder = Binding::builder("nobody's", PROGRAM, 1).node(&daemon.node()).timeout(timeout);
+    let binding = builder.connect_later().unwrap();
+    for asynchronous in [false, true] {
+        let failed = null(&binding, asynchronous).unwrap_err();
+        assert!(
+            matches!(&failed, CallError::TimedOut { after, sent: false, unbound: Some(_) } if *after == timeout),
+            "{failed:?}"
+        );
+        let text = failed.to_string();
+        for part in ["30ms", "nothing was sent", "\"nobody's\"", "nobody serves it", "start"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
+
+/// Names that no service can have are told apart from services that are not there.
+#[test]
+fn a_name_that_no_service_can_have_is_refused_at_once() {
+    let daemon = Daemon::start();
+    let node = daemon.node();
+    let long = "x".repeat(5_000);
+    for name in ["", "  ", "a\nb", long.as_str()] {
+        let failed = Binding::builder(name, PROGRAM, 1).node(&node).connect().unwrap_err();
+        assert!(matches!(failed, ConnectError::Name(_)), "{failed:?}");
+        let program = Server::builder(name)
+            .node(&node)
+            .raw_program(PROGRAM, 1, |_, call| Ok(call.reply(0)?.send()?));
+        let refused = program.start().unwrap_err();
+        assert!(matches!(refused, ServeError::Name(_)), "{refused:?}");
+        assert_eq!(failed.to_string(), refused.to_string());
+    }
 }
 
 /// Each piece had the whole time, so that a call took as many times as much as it has pieces.

@@ -6,7 +6,7 @@ mod common;
 mod support;
 
 use common::{Daemon, say, second_process as play, until};
-use shrimp_rpc::layout::door_name;
+use shrimp_rpc::name;
 use shrimp_rpc::{Binding, CallError, DispatchError, Server};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -37,7 +37,7 @@ fn spinning() -> Node {
 fn settled(node: &Node) {
     until("the node has one import, and its buffer alone is imported", || {
         let good = |export: &ExportSummary| {
-            let is_door = export.name == door_name("strict");
+            let is_door = export.name == name::door("strict");
             export.importers.len() == usize::from(!is_door)
         };
         node.imports().len() == 1 && node.exports().iter().all(good)

@@ -7,6 +7,8 @@ use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
 use crate::layout::{self, Answer, FlagWord, Kind, Turn};
 use crate::memory::Small;
+use crate::name;
+use crate::pace::time_of;
 use crate::peer_buffer::PeerBuffer;
 use crate::process::{count, export_for};
 use std::sync::Arc;
@@ -34,6 +36,16 @@ pub(crate) struct Wanted {
     pub(crate) settings: Settings,
 }
 
+impl Wanted {
+    /// The service as its client names it, for messages.
+    pub(super) fn named(&self) -> String {
+        match &self.elsewhere {
+            Some(node) => format!("{}{}{node}", self.service, name::AT),
+            None => self.service.clone(),
+        }
+    }
+}
+
 /// What shows whether a reply is there.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -54,11 +66,6 @@ pub(super) const SHORT_UNITS: usize = 15;
 /// line waits for others, and the server, which polls it, takes it back meanwhile.
 pub(super) const CLOSE_UNITS: usize = 7;
 
-/// Shorter data are gone through while one looks a few times.
-const MUCH: usize = 64 * 1024;
-/// Bytes that a server goes through in a nanosecond.
-const PACE: usize = 8;
-
 /// How often who waits for a service to appear looks whether its call was given up.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -68,11 +75,6 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a lane is kept for the late reply to a call that was given up. Long enough for most handlers to end, so that
 /// lanes are seldom bound anew.
 const OVERDUE: Duration = Duration::from_secs(1);
-
-/// How long a server goes through so many bytes, at least; zero for few.
-fn time_of(bytes: usize) -> Duration {
-    if bytes < MUCH { Duration::ZERO } else { Duration::from_nanos((bytes / PACE) as u64) }
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -106,15 +108,15 @@ impl Lane {
         let patience = wanted.settings.connect_timeout;
         let patience = left.map_or(patience, |left| left.min(patience));
         let start = Instant::now();
-        let mut door = import(node, wanted, layout::door_name(&wanted.service))
+        let mut door = import(node, wanted, name::door(&wanted.service))
             .rights(Rights::WRITE)
             .timeout(patience);
         if let Some(token) = wanted.token {
             door = door.token(token);
         }
-        let service = |source| ConnectError::Service { service: wanted.service.clone(), source };
+        let service = |source| ConnectError::Service { service: wanted.named(), source };
         let late = || {
-            let service = wanted.service.clone();
+            let service = wanted.named();
             ConnectError::TimedOut { service, after: patience }
         };
         let mut door = door.start().map_err(service)?;
@@ -149,7 +151,7 @@ impl Lane {
         let link = link.wait().map_err(TransportError::from)?;
         if !layout::is_buffer_len(link.len()) {
             let what = "its buffer is of no possible length";
-            return Err(ConnectError::Protocol { service: wanted.service.clone(), what });
+            return Err(ConnectError::Protocol { service: wanted.named(), what });
         }
         let calls = PeerBuffer::new(link).map_err(TransportError::from)?;
         node.counters().add(count::BOUND, 1);
@@ -536,7 +538,7 @@ fn await_answer(
         (None, Err(closed)) => Some(look().ok_or(Some(closed))),
         (None, Ok(())) => is_cancelled().then_some(Err(None)),
     });
-    let service = wanted.service.clone();
+    let service = wanted.named();
     match found {
         Ok(Ok(word)) => Answer::from_word(word)
             .ok_or(ConnectError::Protocol { service, what: "its answer makes no sense" }),
@@ -549,7 +551,7 @@ fn await_answer(
 
 #[cold]
 fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
-    let service = wanted.service.clone();
+    let service = wanted.named();
     let lowest = read32(replies, layout::BIND_LOWEST);
     let highest = read32(replies, layout::BIND_HIGHEST);
     match answer {
@@ -570,16 +572,5 @@ fn refused(wanted: &Wanted, answer: Answer, replies: View<'_>) -> ConnectError {
         Answer::NoRoom => ConnectError::NoRoom { service },
         Answer::Ending => ConnectError::Ending { service },
         Answer::Failed | Answer::Bound => ConnectError::Failed { service },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_long_data_are_spun_through() {
-        assert_eq!(time_of(MUCH - 1), Duration::ZERO);
-        assert_eq!(time_of(1 << 20), Duration::from_nanos(131_072));
     }
 }

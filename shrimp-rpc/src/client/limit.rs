@@ -3,7 +3,7 @@
 //! lets each come at the last moment kept its client for days. Without a limit no clock is read.
 
 use super::clock_ns;
-use crate::error::CallError;
+use crate::error::{CallError, ConnectError};
 use std::time::Duration;
 
 /// See the module.
@@ -53,7 +53,14 @@ impl Limit {
 
     /// What a call that was sent fails by when it is over.
     pub(super) fn late(self) -> CallError {
-        CallError::TimedOut { after: Duration::from_nanos(self.whole), sent: true }
+        CallError::TimedOut { after: Duration::from_nanos(self.whole), sent: true, unbound: None }
+    }
+
+    /// What a call fails by that could not be bound in its time.
+    #[cold]
+    pub(super) fn late_unbound(self, why: ConnectError) -> CallError {
+        let after = Duration::from_nanos(self.whole);
+        CallError::TimedOut { after, sent: false, unbound: Some(Box::new(why)) }
     }
 }
 

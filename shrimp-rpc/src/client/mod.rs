@@ -21,7 +21,7 @@ pub use request::Request;
 
 use crate::config::Settings;
 use crate::error::{CallError, ConnectError, TransportError};
-use crate::layout;
+use crate::name;
 use crate::process;
 use crate::reactor::Reactor;
 use crate::try_lock::{Guard, TryLock};
@@ -210,8 +210,9 @@ impl BindingBuilder {
     /// As [`BindingBuilder::connect`], but the first call binds.
     ///
     /// # Errors
-    /// [`ConnectError::Daemon`].
+    /// [`ConnectError::Daemon`], [`ConnectError::Name`].
     pub fn connect_later(self) -> Result<Binding, ConnectError> {
+        name::check(&self.wanted.service)?;
         let node = match self.node {
             Some(node) => node,
             None => process::shared_node()?,
@@ -262,7 +263,7 @@ impl Binding {
 
     /// Binds with settings of one's own; `name` as in [`Binding::connect`].
     pub fn builder(name: &str, program: u32, version: u32) -> BindingBuilder {
-        let (service, elsewhere) = layout::split_name(name);
+        let (service, elsewhere) = name::split(name);
         let wanted = Wanted {
             service: service.to_owned(),
             elsewhere: elsewhere.map(str::to_owned),
@@ -465,7 +466,7 @@ impl Binding {
                     if left < self.shared.wanted.settings.connect_timeout
                         && error.is_for_time() =>
                 {
-                    limit.late().before_it_was_sent()
+                    limit.late_unbound(error)
                 }
                 _ => error.into(),
             }),
@@ -475,7 +476,7 @@ impl Binding {
     /// A forked child has its parent's lanes, and none of the threads that would give one back.
     fn check_process(&self) -> Result<(), CallError> {
         self.node.check().map_err(|forked| {
-            let service = self.shared.wanted.service.clone();
+            let service = self.shared.wanted.named();
             CallError::from(ConnectError::Service { service, source: forked.into() })
         })
     }

@@ -83,7 +83,7 @@ const TEXTS: &[&CStr] = &[
     c"longer than one side allows",
     c"the other side broke the protocol",
     c"a call of this binding is in progress, or none is",
-    c"a null pointer, a name that is not UTF-8, or a range outside",
+    c"a null pointer, a name that no service can have, or a range outside",
     c"the server is ending",
     c"given up by shrimp_rpc_cancel",
     c"the server allows no more bindings, or calls in pieces",
@@ -116,6 +116,7 @@ impl Code {
     #[must_use]
     pub fn of_connect(error: &ConnectError) -> Code {
         match error {
+            ConnectError::Name(_) => Code::Invalid,
             ConnectError::Service { .. } => Code::NoService,
             ConnectError::UnknownProgram { .. } => Code::ProgUnavail,
             ConnectError::VersionMismatch { .. } => Code::ProgMismatch,
@@ -138,9 +139,7 @@ impl Code {
     #[must_use]
     pub fn of_serve(error: &ServeError) -> Code {
         match error {
-            ServeError::NoProgram | ServeError::Twice { .. } | ServeError::Name { .. } => {
-                Code::Invalid
-            }
+            ServeError::NoProgram | ServeError::Twice { .. } | ServeError::Name(_) => Code::Invalid,
             ServeError::Daemon(_) | ServeError::Door { .. } | ServeError::Transport(_) => {
                 Code::SystemErr
             }

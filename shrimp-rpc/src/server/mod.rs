@@ -20,6 +20,7 @@ pub use call::{
 use crate::config::Settings;
 use crate::error::{DispatchError, ServeError, TransportError};
 use crate::layout;
+use crate::name;
 use crate::process;
 use crate::reactor::Reactor;
 use accept::{Key, Knock};
@@ -182,9 +183,7 @@ impl ServerBuilder {
         if self.programs.is_empty() {
             return Err(ServeError::NoProgram);
         }
-        if self.service.contains(layout::AT) {
-            return Err(ServeError::Name { service: self.service });
-        }
+        name::check(&self.service)?;
         for (i, one) in self.programs.iter().enumerate() {
             let same =
                 |other: &&Program| (other.number, other.version) == (one.number, one.version);
@@ -230,7 +229,7 @@ fn open_door(
 ) -> Result<Export, TransportError> {
     let weak = Arc::downgrade(shared);
     // Its bytes mean nothing; see the module comment of `accept`.
-    let mut door = shared.node.export(Region::new(64)?).name(layout::door_name(service)).handler(
+    let mut door = shared.node.export(Region::new(64)?).name(name::door(service)).handler(
         move |notification| {
             let (Some(shared), Event::Message { last_word, .. }) =
                 (weak.upgrade(), notification.event)

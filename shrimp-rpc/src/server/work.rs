@@ -6,7 +6,8 @@ use super::poll::Poll;
 use super::post::Post;
 use super::slot::{Ready, Slot, Step};
 use crate::error::{DispatchError, Fault, ReplyError};
-use crate::layout::Status;
+use crate::layout::{FlagWord, Status};
+use crate::pace::time_of;
 use crate::process::count;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,6 +17,7 @@ use vmmc::config::WaitPolicy;
 use vmmc::counters::index;
 use vmmc::error::WaitError;
 use vmmc::sync::{AtomicU32, MutexGuard, Ordering};
+use vmmc::sys::sched::current_cpu;
 use vmmc::wait::{self, Spun};
 use vmmc::word::Word;
 use vmmc::word::arm::{Ringer, Sleeper};
@@ -172,6 +174,7 @@ pub(super) fn worker(shared: &Arc<Shared>) {
     let mut desk: Option<Desk> = None;
     let alone = shared.settings.workers == 1;
     let mut slept = false;
+    let mut bytes = 0; // of the last call
     let mut calls = 0u32;
     let mut held = shared.post.try_take();
     while !shared.is_stopping() {
@@ -188,12 +191,15 @@ pub(super) fn worker(shared: &Arc<Shared>) {
             desk = desk.filter(|desk: &Desk| desk.slot().is_open());
         }
         poll.heed_cold(&shared.node);
-        let found = next(shared, &mut poll, &mut slept);
+        let last = desk.as_ref().map(|desk| (desk.slot(), bytes));
+        let found = next(shared, &mut poll, &mut slept, last);
+        bytes = 0;
         let at_once = matches!(found, Some(Found::AtOnce(..)));
         match found {
             Some(Found::AtOnce(hot, word) | Found::Message(hot, word)) => {
                 let taken = poll.slot(hot).and_then(|slot| take(shared, &mut desk, slot, word));
                 let served = u64::from(taken.is_some());
+                bytes = FlagWord::len_of(word);
                 // The books are kept when the reply has been sent: nobody waits for them then.
                 held = match taken {
                     Some((desk, far)) if alone => {
@@ -236,20 +242,38 @@ pub(super) fn worker(shared: &Arc<Shared>) {
 /// would go on to sleep at every call.
 const LINGER: Duration = Duration::from_micros(120);
 
+/// How long the client that was served last is busy with its data before it can call again: it takes the results out, and puts the next
+/// arguments in, of as many bytes if they are alike. None where it needs our processor for that.
+fn time_at_client((slot, bytes): (&Slot, usize)) -> Duration {
+    let time = 2 * time_of(bytes);
+    let shares = || slot.reply_buffer().import().peer_was_on(current_cpu());
+    if time.is_zero() || shares() { Duration::ZERO } else { time }
+}
+
 /// The next thing to do, found without waiting for long: kept apart so that a call reaches its handler in
 /// registers.
 #[inline(always)]
-fn next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
+fn next(
+    shared: &Shared,
+    poll: &mut MutexGuard<'_, Poll>,
+    slept: &mut bool,
+    last: Option<(&Slot, usize)>,
+) -> Option<Found> {
     let look = || poll.look(Look::Quick, &shared.node);
     if let Some((hot, word)) = wait::glance(shared.node.wait_policy(), look) {
         *slept = false;
         return Some(Found::AtOnce(hot, word));
     }
-    await_next(shared, poll, slept)
+    await_next(shared, poll, slept, last)
 }
 
 #[cold]
-fn await_next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool) -> Option<Found> {
+fn await_next(
+    shared: &Shared,
+    poll: &mut MutexGuard<'_, Poll>,
+    slept: &mut bool,
+    last: Option<(&Slot, usize)>,
+) -> Option<Found> {
     let mut find = |look| {
         if let Some((hot, word)) = poll.look(look, &shared.node) {
             return Some(Found::Message(hot, word));
@@ -258,8 +282,10 @@ fn await_next(shared: &Shared, poll: &mut MutexGuard<'_, Poll>, slept: &mut bool
     };
     let hybrid =
         matches!(shared.node.wait_policy(), WaitPolicy::Hybrid { budget } if !budget.is_zero());
-    if std::mem::take(slept) && hybrid {
-        let policy = WaitPolicy::Hybrid { budget: LINGER };
+    let linger = if std::mem::take(slept) { LINGER } else { Duration::ZERO };
+    let budget = linger.max(last.map_or(Duration::ZERO, time_at_client));
+    if hybrid && !budget.is_zero() {
+        let policy = WaitPolicy::Hybrid { budget };
         if let Spun::Found(found) = wait::spin(policy, None, || false, || find(Look::Quick)) {
             return Some(found);
         }

@@ -132,6 +132,8 @@ static int later(const char *name) {
     CHECK(call(binding, NOTHING) == SHRIMP_RPC_NO_SERVICE && is_named(binding, "\"nowhere\""));
     CHECK(call(binding, NOTHING) == SHRIMP_RPC_NO_SERVICE); /* and the next one tries again */
     shrimp_rpc_close(binding);
+    connector = with(" ", SHRIMP_RPC_OPT_CONNECT_MS, 20);
+    CHECK(connector && shrimp_rpc_connector_open_later(connector, &binding) == SHRIMP_RPC_INVALID); /* no name */
     connector = with(name, SHRIMP_RPC_OPT_TIMEOUT_MS, 0);
     CHECK(connector && shrimp_rpc_connector_open_later(connector, &binding) == SHRIMP_RPC_OK);
     CHECK(call(binding, NOTHING) == SHRIMP_RPC_OK);

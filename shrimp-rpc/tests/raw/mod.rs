@@ -5,6 +5,7 @@
 
 use crate::common::PATIENCE;
 use shrimp_rpc::layout::{self, Answer, FlagWord, Kind, Turn};
+use shrimp_rpc::name;
 use std::time::Duration;
 use vmmc::error::{ImportError, SendError};
 use vmmc::{Binding, Event, Export, Import, Node, PeerInfo, Region, Rights, Who};
@@ -53,7 +54,7 @@ impl Knocked {
         program: u32,
         len: usize,
     ) -> Knocked {
-        let door = node.import(layout::door_name(service)).open().unwrap();
+        let door = node.import(name::door(service)).open().unwrap();
         let replies = replies(node, door.exporter(), number, program, len);
         door.send_notification(0, 0, u64::from(number)).unwrap();
         Knocked { door, replies }
@@ -191,7 +192,7 @@ impl Heard {
     pub fn hear(node: &Node, service: &str, ready: impl FnOnce()) -> Heard {
         let door = node
             .export(Region::new(64).unwrap())
-            .name(layout::door_name(service))
+            .name(name::door(service))
             .grant(Who::SameUser, Rights::WRITE)
             .queue()
             .open()
