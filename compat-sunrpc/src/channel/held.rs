@@ -3,11 +3,17 @@
 //! all of it.
 
 use super::{Broken, MAX_RECORD};
+use std::sync::Mutex;
 use vmmc::mem::copy;
 use vmmc::sync::{AtomicUsize, Ordering};
 
 /// Least memory of a record that has some.
 const LEAST: usize = 4096;
+
+/// Bytes of pieces that are kept for the next record, in one process. A service that is asked for long records again and again would have
+/// the C library take their memory from the system and give it back each time, and that of its own arguments with it: each page
+/// of both would be a fault.
+const SPARE: usize = 16 << 20;
 
 /// What several channels share.
 #[derive(Debug)]
@@ -15,6 +21,16 @@ pub(super) struct Pool {
     /// Bytes in use.
     held: AtomicUsize,
     most: usize,
+    /// Nobody waits for it: a child may have it from its parent while another thread there had it.
+    spare: Mutex<Spare>,
+}
+
+/// Pieces that are in no use.
+#[derive(Debug)]
+struct Spare {
+    pieces: Vec<Vec<u8>>,
+    /// Bytes of them.
+    bytes: usize,
 }
 
 /// That of all channels of this process.
@@ -22,12 +38,39 @@ pub(super) static POOL: Pool = Pool::new(2 * MAX_RECORD);
 
 impl Pool {
     pub(super) const fn new(most: usize) -> Pool {
-        Pool { held: AtomicUsize::new(0), most }
+        let spare = Spare { pieces: Vec::new(), bytes: 0 };
+        Pool { held: AtomicUsize::new(0), most, spare: Mutex::new(spare) }
+    }
+
+    /// An empty piece that has room for so many bytes, if one is kept.
+    fn take_spare(&self, len: usize) -> Option<Vec<u8>> {
+        let mut spare = self.spare.try_lock().ok()?;
+        let found = spare.pieces.iter().position(|piece| piece.capacity() >= len)?;
+        let piece = spare.pieces.swap_remove(found);
+        spare.bytes -= piece.capacity();
+        Some(piece)
+    }
+
+    fn keep_spare(&self, mut piece: Vec<u8>) {
+        let Ok(mut spare) = self.spare.try_lock() else { return };
+        if spare.bytes + piece.capacity() <= SPARE {
+            piece.clear();
+            spare.bytes += piece.capacity();
+            spare.pieces.push(piece);
+        }
     }
 
     /// Whether three quarters are left.
     pub(super) fn is_ample(&self) -> bool {
         self.held.load(Ordering::Relaxed) <= self.most / 4
+    }
+
+    /// Bytes of pieces that are kept, and how many these are.
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> (usize, usize) {
+        let spare = self.spare.lock().expect("no panic");
+        assert_eq!(spare.bytes, spare.pieces.iter().map(Vec::capacity).sum::<usize>());
+        (spare.bytes, spare.pieces.len())
     }
 
     #[cfg(test)]
@@ -67,6 +110,27 @@ impl Held {
         }
         self.bytes -= bytes;
         self.pool.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// An empty piece with room for so many bytes.
+    pub(super) fn piece(&mut self, len: usize) -> Result<Vec<u8>, Broken> {
+        let mut piece = self.pool.take_spare(len).unwrap_or_default();
+        let capacity = piece.capacity().max(len);
+        if let Err(error) = self.take(capacity) {
+            self.pool.keep_spare(piece);
+            return Err(error);
+        }
+        if piece.try_reserve_exact(len).is_err() {
+            self.give_back(capacity);
+            return Err(Broken::TooLong);
+        }
+        Ok(piece)
+    }
+
+    /// A piece that is done with.
+    pub(super) fn give_back_piece(&mut self, piece: Vec<u8>) {
+        self.give_back(piece.capacity());
+        self.pool.keep_spare(piece);
     }
 
     #[cfg(test)]

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use vmmc::mem::copy;
 
-/// Least memory of a piece.
-const LEAST_PIECE: usize = 64 << 10;
+/// Memory of pieces is a multiple of this, so that one record's serve the next.
+const PIECE: usize = 64 << 10;
 
 /// A record in memory, which is given back as it is read.
 #[derive(Debug)]
@@ -40,11 +40,7 @@ impl Pieces {
     pub(super) unsafe fn push(&mut self, start: NonNull<u8>, len: usize) -> Result<(), Broken> {
         let fits = |piece: &Vec<u8>| piece.capacity() - piece.len() >= len;
         if !self.pieces.back().is_some_and(fits) {
-            let capacity = len.max(LEAST_PIECE);
-            self.held.take(capacity)?;
-            let mut piece = Vec::new();
-            piece.try_reserve_exact(capacity).map_err(|_| Broken::TooLong)?;
-            self.pieces.push_back(piece);
+            self.pieces.push_back(self.held.piece(len.next_multiple_of(PIECE))?);
         }
         let first = self.pieces.len() == 1;
         let Some(piece) = self.pieces.back_mut() else { return Err(Broken::TooLong) };
@@ -69,9 +65,7 @@ impl Pieces {
     /// Gives the first piece back; the one after it.
     pub(super) fn next(&mut self) -> Option<(NonNull<u8>, usize)> {
         let done = self.pieces.pop_front()?;
-        let capacity = done.capacity();
-        drop(done);
-        self.held.give_back(capacity);
+        self.held.give_back_piece(done);
         let first = self.first();
         self.later -= first.1;
         (!self.is_empty()).then_some(first)
@@ -85,5 +79,13 @@ impl Pieces {
     /// Bytes after the first piece.
     pub(super) fn later(&self) -> usize {
         self.later
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        for piece in self.pieces.drain(..) {
+            self.held.give_back_piece(piece);
+        }
     }
 }

@@ -488,6 +488,32 @@ fn pieces_in_memory_are_counted_and_given_back_as_they_are_read() {
     drop(record);
 }
 
+/// The memory of a long record serves the next ones, of this channel or another; so much of it as a process may keep.
+#[test]
+fn the_pieces_of_a_record_serve_the_next_one() {
+    static ITS_OWN: held::Pool = held::Pool::new(80_000_000);
+    let pairs = [pair_of(&ITS_OWN), pair_of(&ITS_OWN)];
+    let whole = |pair: &Pair, len: usize, read: usize| {
+        send(&pair.client, &bytes(len, 3));
+        let mut record = loop {
+            let _ = pair.client.flush().unwrap();
+            if let Some(record) = pair.server.next_whole().unwrap() {
+                break record;
+            }
+        };
+        assert!(record.skip(read));
+        drop(record);
+        ITS_OWN.spare()
+    };
+    let (kept, pieces) = whole(&pairs[0], 1_000_000, 1_000_000);
+    assert!(kept >= 1_000_000 && pieces > 1, "{kept} bytes");
+    // Also when nobody reads it to its end.
+    assert_eq!(whole(&pairs[1], 1_000_000, 100), (kept, pieces));
+    let (most, _) = whole(&pairs[0], 20_000_000, 20_000_000);
+    assert!((15 << 20..=16 << 20).contains(&most), "{most} bytes");
+    assert_eq!(ITS_OWN.held(), 0);
+}
+
 /// Ahead of what there is memory for.
 #[test]
 fn a_place_that_cannot_be_reached_leaves_the_writer_where_it_was() {
