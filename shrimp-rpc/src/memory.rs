@@ -3,10 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use vmmc::mem::{OutOfBounds, View};
 
-/// Zeroed memory of this process alone, in whole units.
+/// Memory of this process alone, in whole units. Where it is long it serves again: the system's would be zeroed a page fault at a time,
+/// for every call.
 #[derive(Debug)]
 pub(crate) struct Memory {
     /// Atomics, so that no exclusive reference is needed to write.
@@ -15,13 +17,41 @@ pub(crate) struct Memory {
     len: usize,
 }
 
+/// Shorter memory the C library has at hand.
+const LONG: usize = 64 << 10;
+/// Bytes of long memory that a process keeps for its next use.
+const SPARE: usize = 16 << 20;
+
+/// That memory. Nobody waits for it: a child may have it from its parent while another thread there had it.
+static KEPT: Mutex<Spare> = Mutex::new(Spare::new(SPARE));
+
 impl Memory {
-    /// `len` bytes.
+    /// `len` bytes, zeroed.
     pub(crate) fn new(len: usize) -> Memory {
+        let Some(memory) = Memory::again(len) else { return Memory::fresh(len) };
+        memory.view().fill(0);
+        memory
+    }
+
+    /// `len` bytes that are written before anybody reads them; until then they may be those of other calls.
+    pub(crate) fn to_be_written(len: usize) -> Memory {
+        Memory::again(len).unwrap_or_else(|| Memory::fresh(len))
+    }
+
+    fn fresh(len: usize) -> Memory {
         let units = Box::<[AtomicU64]>::new_zeroed_slice(len.div_ceil(8));
         // SAFETY: all bits zero is a valid AtomicU64.
         let units = unsafe { units.assume_init() };
         Memory { units, len }
+    }
+
+    #[inline]
+    fn again(len: usize) -> Option<Memory> {
+        if len < LONG {
+            return None;
+        }
+        let units = KEPT.try_lock().ok()?.take(len.div_ceil(8))?;
+        Some(Memory { units, len })
     }
 
     /// The bytes, to read and write from wherever.
@@ -31,6 +61,62 @@ impl Memory {
         // SAFETY: `len` bytes that live as long as `self` is borrowed; they are atomics, so the
         // shared references to them that exist allow changes.
         unsafe { View::from_raw(start, self.len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.len >= LONG
+            && let Ok(mut kept) = KEPT.try_lock()
+        {
+            kept.keep(std::mem::take(&mut self.units));
+        }
+    }
+}
+
+/// Memory in no use.
+#[derive(Debug)]
+struct Spare {
+    /// The shortest first.
+    list: Vec<Box<[AtomicU64]>>,
+    /// Units of them.
+    units: usize,
+    most: usize,
+}
+
+impl Spare {
+    const fn new(bytes: usize) -> Spare {
+        Spare { list: Vec::new(), units: 0, most: bytes / 8 }
+    }
+
+    /// The shortest of at least so many units.
+    fn take(&mut self, units: usize) -> Option<Box<[AtomicU64]>> {
+        let found = self.list.partition_point(|one| one.len() < units);
+        if found == self.list.len() {
+            return None;
+        }
+        let one = self.list.remove(found);
+        self.units -= one.len();
+        Some(one)
+    }
+
+    /// Keeps it, in the place of shorter ones if there is no room for all.
+    fn keep(&mut self, one: Box<[AtomicU64]>) {
+        let shorter = self.list.partition_point(|other| other.len() < one.len());
+        let mut units = self.units + one.len();
+        let mut in_the_way = 0;
+        for other in self.list.iter().take(shorter) {
+            if units <= self.most {
+                break;
+            }
+            units -= other.len();
+            in_the_way += 1;
+        }
+        if units <= self.most {
+            self.list.insert(shorter, one);
+            self.list.drain(..in_the_way);
+            self.units = units;
+        }
     }
 }
 
@@ -63,5 +149,40 @@ impl<const UNITS: usize> Small<UNITS> {
         let start = NonNull::from(&self.0).cast();
         // SAFETY: as in `Memory::view`.
         unsafe { View::from_raw(start, UNITS * 8) }
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_memory_serves_again_and_is_zeroed() {
+        let first = Memory::new(LONG + 100);
+        first.view().fill(0xff);
+        drop(first);
+        let again = Memory::new(LONG + 60);
+        let mut bytes = vec![1; LONG + 60];
+        again.view().read(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        assert_eq!(again.view().len(), LONG + 60);
+    }
+
+    #[test]
+    fn the_shortest_that_will_do_is_taken_and_the_longer_ones_stay() {
+        let memory = |units: usize| (0..units).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
+        let mut spare = Spare::new(100 * 8);
+        for units in [30, 10, 20, 40] {
+            spare.keep(memory(units));
+        }
+        assert_eq!(spare.units, 100);
+        assert_eq!(spare.take(11).map(|one| one.len()), Some(20));
+        assert!(spare.take(41).is_none());
+        spare.keep(memory(101)); // more than may be kept
+        assert_eq!(spare.units, 80);
+        spare.keep(memory(60)); // in the place of the two shorter ones
+        assert_eq!(spare.list.iter().map(|one| one.len()).collect::<Vec<_>>(), [40, 60]);
+        spare.keep(memory(10));
+        assert_eq!(spare.units, 100);
     }
 }

@@ -318,7 +318,7 @@ async fn collect(
     if inout_len > total {
         return Err(protocol(taken, "INOUT data longer than the reply"));
     }
-    let memory = Memory::new(total);
+    let memory = Memory::to_be_written(total);
     let mut flag = first;
     let mut at = 0;
     loop {

@@ -117,10 +117,10 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Zeroed memory; nothing is allocated when there is no room for it.
+    /// Memory that is written before it is read; nothing is allocated when there is no room for it.
     pub(super) fn new(len: usize, account: &Arc<Account>) -> Result<Kept, NoRoom> {
         let charge = account.take(len)?;
-        Ok(Kept { memory: Memory::new(len), _charge: charge })
+        Ok(Kept { memory: Memory::to_be_written(len), _charge: charge })
     }
 
     /// Memory that is there already.
