@@ -296,15 +296,17 @@ pub enum CallError {
     /// No reply in time. If it was sent, the server was told that nobody waits; it may or may not carry the call out.
     #[error("no reply within {after:?}; {}", match unbound {
         _ if *.sent => Cow::Borrowed("the server was told to give up"),
-        Some(why) => Cow::Owned(format!("nothing was sent: {why}")),
-        None => Cow::Borrowed("nothing was sent: other calls had all buffers in that time"),
+        Some(why) => Cow::Owned(unbound_in_words(why)),
+        None => Cow::Borrowed(
+            "nothing was sent: other calls had all buffers, or none could be bound in that time"
+        ),
     })]
     TimedOut {
         /// How long we waited.
         after: Duration,
         /// Whether the server may have carried it out.
         sent: bool,
-        /// What binding met, where that took all of the time.
+        /// What binding met, where the call had all of its time for that.
         unbound: Option<Box<ConnectError>>,
     },
     /// There was no binding, and none could be made.
@@ -574,10 +576,25 @@ pub enum ServeError {
 fn in_words(source: &ImportError) -> Cow<'static, str> {
     match source {
         ImportError::Refused(Refusal::NoSuchExport { waited_ms, .. }) => Cow::Owned(format!(
-            "nobody serves it (waited {waited_ms} ms); start its server, or wait longer: `connect_timeout`, \
-             SHRIMP_RPC_CONNECT_MS"
+            "nobody serves it (waited {waited_ms} ms); start its server, or wait longer \
+             (SHRIMP_RPC_CONNECT_MS)"
         )),
         other => Cow::Owned(other.to_string()),
+    }
+}
+
+/// The same to somebody whose call had too little time for more.
+fn unbound_in_words(why: &ConnectError) -> String {
+    match why {
+        ConnectError::Service {
+            service,
+            source: ImportError::Refused(Refusal::NoSuchExport { .. }),
+        } => {
+            format!(
+                "nothing was sent: nobody serves {service:?}; start its server, or give the call more time"
+            )
+        }
+        why => format!("nothing was sent: {why}"),
     }
 }
 

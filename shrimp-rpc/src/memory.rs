@@ -38,7 +38,8 @@ impl Memory {
         Memory::again(len).unwrap_or_else(|| Memory::fresh(len))
     }
 
-    fn fresh(len: usize) -> Memory {
+    /// `len` bytes, zeroed, of the system's: for memory that stays for long.
+    pub(crate) fn fresh(len: usize) -> Memory {
         let units = Box::<[AtomicU64]>::new_zeroed_slice(len.div_ceil(8));
         // SAFETY: all bits zero is a valid AtomicU64.
         let units = unsafe { units.assume_init() };
@@ -69,7 +70,9 @@ impl Drop for Memory {
         if self.len >= LONG
             && let Ok(mut kept) = KEPT.try_lock()
         {
-            kept.keep(std::mem::take(&mut self.units));
+            let gone = kept.keep(std::mem::take(&mut self.units));
+            drop(kept);
+            drop(gone); // given back to the system while nobody misses the lock
         }
     }
 }
@@ -77,7 +80,7 @@ impl Drop for Memory {
 /// Memory in no use.
 #[derive(Debug)]
 struct Spare {
-    /// The shortest first.
+    /// What was used longest ago is the first.
     list: Vec<Box<[AtomicU64]>>,
     /// Units of them.
     units: usize,
@@ -89,34 +92,31 @@ impl Spare {
         Spare { list: Vec::new(), units: 0, most: bytes / 8 }
     }
 
-    /// The shortest of at least so many units.
+    /// The shortest of at least so many units, and at most a quarter more: who is charged for them holds no more than that.
     fn take(&mut self, units: usize) -> Option<Box<[AtomicU64]>> {
-        let found = self.list.partition_point(|one| one.len() < units);
-        if found == self.list.len() {
-            return None;
-        }
+        let fits = units..=units + units / 4;
+        let fitting = self.list.iter().enumerate().filter(|(_, one)| fits.contains(&one.len()));
+        let (found, _) = fitting.min_by_key(|(_, one)| one.len())?;
         let one = self.list.remove(found);
         self.units -= one.len();
         Some(one)
     }
 
-    /// Keeps it, in the place of shorter ones if there is no room for all.
-    fn keep(&mut self, one: Box<[AtomicU64]>) {
-        let shorter = self.list.partition_point(|other| other.len() < one.len());
-        let mut units = self.units + one.len();
-        let mut in_the_way = 0;
-        for other in self.list.iter().take(shorter) {
-            if units <= self.most {
-                break;
-            }
-            units -= other.len();
-            in_the_way += 1;
+    /// Keeps it, in the place of what was used longest ago if there is no room for all. Returns what is not kept.
+    fn keep(&mut self, one: Box<[AtomicU64]>) -> Vec<Box<[AtomicU64]>> {
+        if one.len() > self.most {
+            return vec![one];
         }
-        if units <= self.most {
-            self.list.insert(shorter, one);
-            self.list.drain(..in_the_way);
-            self.units = units;
+        self.units += one.len();
+        let mut first = 0;
+        while self.units > self.most
+            && let Some(oldest) = self.list.get(first)
+        {
+            self.units -= oldest.len();
+            first += 1;
         }
+        self.list.push(one);
+        self.list.drain(..first).collect()
     }
 }
 
@@ -169,20 +169,21 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_that_will_do_is_taken_and_the_longer_ones_stay() {
+    fn the_shortest_that_will_do_is_taken_and_what_was_used_longest_ago_goes() {
         let memory = |units: usize| (0..units).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
+        let lens = |list: &[Box<[AtomicU64]>]| list.iter().map(|one| one.len()).collect::<Vec<_>>();
         let mut spare = Spare::new(100 * 8);
-        for units in [30, 10, 20, 40] {
-            spare.keep(memory(units));
+        for units in [30, 10, 25, 35] {
+            assert!(spare.keep(memory(units)).is_empty());
         }
-        assert_eq!(spare.units, 100);
-        assert_eq!(spare.take(11).map(|one| one.len()), Some(20));
-        assert!(spare.take(41).is_none());
-        spare.keep(memory(101)); // more than may be kept
-        assert_eq!(spare.units, 80);
-        spare.keep(memory(60)); // in the place of the two shorter ones
-        assert_eq!(spare.list.iter().map(|one| one.len()).collect::<Vec<_>>(), [40, 60]);
-        spare.keep(memory(10));
-        assert_eq!(spare.units, 100);
+        assert_eq!((lens(&spare.list), spare.units), (vec![30, 10, 25, 35], 100));
+        assert_eq!(spare.take(24).map(|one| one.len()), Some(25));
+        // Too long is no use, and too short none either.
+        assert!(spare.take(20).is_none() && spare.take(36).is_none());
+        assert_eq!(lens(&spare.keep(memory(101))), [101]);
+        assert_eq!(lens(&spare.keep(memory(60))), [30, 10]);
+        assert_eq!((lens(&spare.list), spare.units), (vec![35, 60], 95));
+        assert_eq!(lens(&spare.keep(memory(100))), [35, 60]);
+        assert_eq!(lens(&spare.keep(memory(1))), [100]);
     }
 }

@@ -12,10 +12,12 @@ pub const AT: char = '@';
 /// So much of a name that is too long is shown, in characters.
 const SHOWN: usize = 40;
 
-/// No service can have that name.
+/// No service, or no node, can have that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("service {shown:?}{}: a name {why}", if *.cut { " and so on" } else { "" })]
+#[error("{what} {shown:?}{}: a name {why}", if *.cut { " and so on" } else { "" })]
 pub struct BadName {
+    /// Whose name it was to be.
+    what: &'static str,
     /// Its beginning.
     shown: String,
     /// Whether that is not all of it.
@@ -28,8 +30,8 @@ pub struct BadName {
 enum Why {
     #[error("needs at least one character that is no blank")]
     Blank,
-    #[error("has at most {MAX_BYTES} bytes, not {0}")]
-    Long(usize),
+    #[error("has at most {most} bytes, not {len}")]
+    Long { most: usize, len: usize },
     #[error("has no control characters")]
     Control,
     #[error("has no '@', which stands before the node in a client's")]
@@ -56,19 +58,31 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
 /// # Errors
 /// [`BadName`] when it can not.
 pub fn check(service: &str) -> Result<(), BadName> {
-    let why = if service.trim().is_empty() {
+    check_of("service", service, MAX_BYTES)
+}
+
+/// Whether that can be a node, as a client names one.
+///
+/// # Errors
+/// [`BadName`] when it can not.
+pub fn check_node(node: &str) -> Result<(), BadName> {
+    check_of("node", node, NAME_MAX_BYTES)
+}
+
+fn check_of(what: &'static str, name: &str, most: usize) -> Result<(), BadName> {
+    let why = if name.trim().is_empty() {
         Why::Blank
-    } else if service.len() > MAX_BYTES {
-        Why::Long(service.len())
-    } else if service.contains(char::is_control) {
+    } else if name.len() > most {
+        Why::Long { most, len: name.len() }
+    } else if name.contains(char::is_control) {
         Why::Control
-    } else if service.contains(AT) {
+    } else if name.contains(AT) {
         Why::At
     } else {
         return Ok(());
     };
-    let shown: String = service.chars().take(SHOWN).collect();
-    Err(BadName { cut: shown.len() < service.len(), shown, why })
+    let shown: String = name.chars().take(SHOWN).collect();
+    Err(BadName { what, cut: shown.len() < name.len(), shown, why })
 }
 
 #[cfg(test)]
@@ -89,6 +103,8 @@ mod tests {
         let long = says(&"ä".repeat(2_500));
         assert!(long.contains("at most 251 bytes, not 5000") && long.contains("and so on"));
         assert!(long.len() < 200, "{long}");
+        assert_eq!(check_node("a"), Ok(()));
+        assert!(check_node("").unwrap_err().to_string().starts_with("node \"\": "));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl PeerBuffer {
     /// Binds to all of an import, or makes an image of it.
     pub(crate) fn new(import: Import) -> Result<PeerBuffer, BindError> {
         if import.remote_node().is_some() {
-            let image = Memory::new(import.len());
+            let image = Memory::fresh(import.len());
             return Ok(PeerBuffer::Elsewhere(Box::new(Elsewhere { import, image })));
         }
         Ok(PeerBuffer::Here(import.bind(0..import.len())?, import))

@@ -82,7 +82,9 @@ impl Coded for vmmc::control::ConnectError {
         match self {
             E::NoDaemon { .. } => Exit::NoDaemon,
             E::NoProgram { .. } | E::NotRunnable { .. } => Exit::Missing,
-            E::NotStarted { .. } | E::System { .. } => Exit::Failed,
+            E::NotStarted { .. } | E::System { .. } | E::BadPath { .. } | E::NotADaemon { .. } => {
+                Exit::Failed
+            }
             _ => Exit::DaemonRefused,
         }
     }

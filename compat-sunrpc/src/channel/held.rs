@@ -3,6 +3,7 @@
 //! all of it.
 
 use super::{Broken, MAX_RECORD};
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use vmmc::mem::copy;
 use vmmc::sync::{AtomicUsize, Ordering};
@@ -28,7 +29,8 @@ pub(super) struct Pool {
 /// Pieces that are in no use.
 #[derive(Debug)]
 struct Spare {
-    pieces: Vec<Vec<u8>>,
+    /// What was used longest ago is the first.
+    pieces: VecDeque<Vec<u8>>,
     /// Bytes of them.
     bytes: usize,
 }
@@ -38,26 +40,37 @@ pub(super) static POOL: Pool = Pool::new(2 * MAX_RECORD);
 
 impl Pool {
     pub(super) const fn new(most: usize) -> Pool {
-        let spare = Spare { pieces: Vec::new(), bytes: 0 };
+        let spare = Spare { pieces: VecDeque::new(), bytes: 0 };
         Pool { held: AtomicUsize::new(0), most, spare: Mutex::new(spare) }
     }
 
-    /// An empty piece that has room for so many bytes, if one is kept.
+    /// An empty piece that has room for so many bytes, and for no more than twice as many, if one is kept.
     fn take_spare(&self, len: usize) -> Option<Vec<u8>> {
         let mut spare = self.spare.try_lock().ok()?;
-        let found = spare.pieces.iter().position(|piece| piece.capacity() >= len)?;
-        let piece = spare.pieces.swap_remove(found);
+        let fits = len..=2 * len;
+        let fitting =
+            spare.pieces.iter().enumerate().filter(|(_, it)| fits.contains(&it.capacity()));
+        let (found, _) = fitting.min_by_key(|(_, piece)| piece.capacity())?;
+        let piece = spare.pieces.remove(found)?;
         spare.bytes -= piece.capacity();
         Some(piece)
     }
 
+    /// Keeps it, in the place of those that were used longest ago if there is no room for all.
     fn keep_spare(&self, mut piece: Vec<u8>) {
+        piece.clear();
+        let capacity = piece.capacity();
         let Ok(mut spare) = self.spare.try_lock() else { return };
-        if spare.bytes + piece.capacity() <= SPARE {
-            piece.clear();
-            spare.bytes += piece.capacity();
-            spare.pieces.push(piece);
+        if capacity > SPARE {
+            return;
         }
+        while spare.bytes + capacity > SPARE
+            && let Some(oldest) = spare.pieces.pop_front()
+        {
+            spare.bytes -= oldest.capacity();
+        }
+        spare.bytes += capacity;
+        spare.pieces.push_back(piece);
     }
 
     /// Whether three quarters are left.
@@ -114,14 +127,16 @@ impl Held {
 
     /// An empty piece with room for so many bytes.
     pub(super) fn piece(&mut self, len: usize) -> Result<Vec<u8>, Broken> {
-        let mut piece = self.pool.take_spare(len).unwrap_or_default();
-        let capacity = piece.capacity().max(len);
-        if let Err(error) = self.take(capacity) {
-            self.pool.keep_spare(piece);
-            return Err(error);
+        if let Some(piece) = self.pool.take_spare(len) {
+            if self.take(piece.capacity()).is_ok() {
+                return Ok(piece);
+            }
+            self.pool.keep_spare(piece); // a shorter one may do
         }
+        self.take(len)?;
+        let mut piece = Vec::new();
         if piece.try_reserve_exact(len).is_err() {
-            self.give_back(capacity);
+            self.give_back(len);
             return Err(Broken::TooLong);
         }
         Ok(piece)

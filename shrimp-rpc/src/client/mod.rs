@@ -213,6 +213,7 @@ impl BindingBuilder {
     /// [`ConnectError::Daemon`], [`ConnectError::Name`].
     pub fn connect_later(self) -> Result<Binding, ConnectError> {
         name::check(&self.wanted.service)?;
+        self.wanted.elsewhere.as_deref().map_or(Ok(()), name::check_node)?;
         let node = match self.node {
             Some(node) => node,
             None => process::shared_node()?,

@@ -174,7 +174,7 @@ pub(super) fn worker(shared: &Arc<Shared>) {
     let mut desk: Option<Desk> = None;
     let alone = shared.settings.workers == 1;
     let mut slept = false;
-    let mut bytes = 0; // of the last call
+    let mut last = None; // bytes of the call that was run last
     let mut calls = 0u32;
     let mut held = shared.post.try_take();
     while !shared.is_stopping() {
@@ -191,15 +191,13 @@ pub(super) fn worker(shared: &Arc<Shared>) {
             desk = desk.filter(|desk: &Desk| desk.slot().is_open());
         }
         poll.heed_cold(&shared.node);
-        let last = desk.as_ref().map(|desk| (desk.slot(), bytes));
-        let found = next(shared, &mut poll, &mut slept, last);
-        bytes = 0;
+        let found = next(shared, &mut poll, &mut slept, desk.as_ref().zip(last.take()));
         let at_once = matches!(found, Some(Found::AtOnce(..)));
         match found {
             Some(Found::AtOnce(hot, word) | Found::Message(hot, word)) => {
                 let taken = poll.slot(hot).and_then(|slot| take(shared, &mut desk, slot, word));
                 let served = u64::from(taken.is_some());
-                bytes = FlagWord::len_of(word);
+                last = taken.is_some().then(|| FlagWord::len_of(word));
                 // The books are kept when the reply has been sent: nobody waits for them then.
                 held = match taken {
                     Some((desk, far)) if alone => {
@@ -242,11 +240,14 @@ pub(super) fn worker(shared: &Arc<Shared>) {
 /// would go on to sleep at every call.
 const LINGER: Duration = Duration::from_micros(120);
 
-/// How long the client that was served last is busy with its data before it can call again: it takes the results out, and puts the next
-/// arguments in, of as many bytes if they are alike. None where it needs our processor for that.
-fn time_at_client((slot, bytes): (&Slot, usize)) -> Duration {
-    let time = 2 * time_of(bytes);
-    let shares = || slot.reply_buffer().import().peer_was_on(current_cpu());
+/// The longest that a server looks for the next call of a client that has much data.
+const MUCH_DATA: Duration = Duration::from_millis(1);
+
+/// How long the client whose call was run last is busy with its data before it can call again: it takes the results out, if it was
+/// answered, and puts the next arguments in, of as many bytes if they are alike. None where it needs our processor for that.
+fn time_at_client((desk, request): (&Desk, usize)) -> Duration {
+    let time = (time_of(request) + time_of(desk.bytes_of_results())).min(MUCH_DATA);
+    let shares = || desk.slot().reply_buffer().import().peer_was_on(current_cpu());
     if time.is_zero() || shares() { Duration::ZERO } else { time }
 }
 
@@ -257,7 +258,7 @@ fn next(
     shared: &Shared,
     poll: &mut MutexGuard<'_, Poll>,
     slept: &mut bool,
-    last: Option<(&Slot, usize)>,
+    last: Option<(&Desk, usize)>,
 ) -> Option<Found> {
     let look = || poll.look(Look::Quick, &shared.node);
     if let Some((hot, word)) = wait::glance(shared.node.wait_policy(), look) {
@@ -272,7 +273,7 @@ fn await_next(
     shared: &Shared,
     poll: &mut MutexGuard<'_, Poll>,
     slept: &mut bool,
-    last: Option<(&Slot, usize)>,
+    last: Option<(&Desk, usize)>,
 ) -> Option<Found> {
     let mut find = |look| {
         if let Some((hot, word)) = poll.look(look, &shared.node) {

@@ -345,7 +345,10 @@ impl Connection {
                 ConnectError::NoDaemon { path: path.into(), errno }
             }
             Errno::ACCESS | Errno::PERM => ConnectError::Denied { path: path.into() },
-            errno => ConnectError::NotADaemon { path: path.into(), errno, whose },
+            Errno::PROTOTYPE | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL => {
+                ConnectError::NotADaemon { path: path.into(), errno, whose }
+            }
+            errno => ConnectError::System { call: "connect", errno },
         })?;
         let us = rustix::process::geteuid().as_raw();
         let owner = process::peer_credentials(&socket).map_err(system("SO_PEERCRED"))?.uid;

@@ -178,6 +178,16 @@ impl Desk {
         self.put_off.get()
     }
 
+    /// Bytes of the blocks that the client takes out of the reply to the call; none if there was no reply here.
+    pub(in crate::server) fn bytes_of_results(&self) -> usize {
+        if self.one_way || self.is_put_off() {
+            return 0;
+        }
+        let blocks = self.blocks.borrow();
+        let inout = blocks.iter().filter(|(_, _, changes)| *changes).map(|(_, bytes, _)| bytes);
+        self.outs.get() + inout.sum::<usize>()
+    }
+
     #[inline]
     pub(in crate::server) fn context(&self) -> &Context {
         &self.context
