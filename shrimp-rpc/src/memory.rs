@@ -92,10 +92,12 @@ impl Spare {
         Spare { list: Vec::new(), units: 0, most: bytes / 8 }
     }
 
-    /// The shortest of at least so many units, and at most a quarter more: who is charged for them holds no more than that.
+    /// The shortest of at least so many units, and at most a quarter more: who is charged for them holds no more than that. Of several the one
+    /// that was used last, which is in a cache rather than the others.
     fn take(&mut self, units: usize) -> Option<Box<[AtomicU64]>> {
         let fits = units..=units + units / 4;
-        let fitting = self.list.iter().enumerate().filter(|(_, one)| fits.contains(&one.len()));
+        let latest_first = self.list.iter().enumerate().rev();
+        let fitting = latest_first.filter(|(_, one)| fits.contains(&one.len()));
         let (found, _) = fitting.min_by_key(|(_, one)| one.len())?;
         let one = self.list.remove(found);
         self.units -= one.len();

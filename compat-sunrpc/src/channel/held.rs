@@ -44,12 +44,13 @@ impl Pool {
         Pool { held: AtomicUsize::new(0), most, spare: Mutex::new(spare) }
     }
 
-    /// An empty piece that has room for so many bytes, and for no more than twice as many, if one is kept.
+    /// An empty piece that has room for so many bytes, and for no more than twice as many, if one is kept. Of several the one that was used
+    /// last, which is in a cache rather than the others.
     fn take_spare(&self, len: usize) -> Option<Vec<u8>> {
         let mut spare = self.spare.try_lock().ok()?;
         let fits = len..=2 * len;
-        let fitting =
-            spare.pieces.iter().enumerate().filter(|(_, it)| fits.contains(&it.capacity()));
+        let latest_first = spare.pieces.iter().enumerate().rev();
+        let fitting = latest_first.filter(|(_, it)| fits.contains(&it.capacity()));
         let (found, _) = fitting.min_by_key(|(_, piece)| piece.capacity())?;
         let piece = spare.pieces.remove(found)?;
         spare.bytes -= piece.capacity();
