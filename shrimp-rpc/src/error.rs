@@ -60,7 +60,7 @@ impl Fault {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No service can have that name.
+    /// No service, or no node, can have that name.
     #[error(transparent)]
     Name(#[from] BadName),
     /// Nobody serves that name, or not for us.
@@ -306,7 +306,7 @@ pub enum CallError {
         after: Duration,
         /// Whether the server may have carried it out.
         sent: bool,
-        /// What binding met, where the call had all of its time for that.
+        /// What binding met, where what the call had left of its time was too little for it.
         unbound: Option<Box<ConnectError>>,
     },
     /// There was no binding, and none could be made.

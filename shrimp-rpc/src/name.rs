@@ -1,6 +1,7 @@
 //! Names of services: what they may be, what the daemon knows them as, and how a client names one of another node.
 
 use vmmc::Name;
+use vmmc::control::network::{NODE_NAME_MAX, is_node_name};
 use vmmc::id::NAME_MAX_BYTES;
 
 /// Before a service's name in that of its door, the export that its clients knock at.
@@ -30,8 +31,10 @@ pub struct BadName {
 enum Why {
     #[error("needs at least one character that is no blank")]
     Blank,
-    #[error("has at most {most} bytes, not {len}")]
-    Long { most: usize, len: usize },
+    #[error("has at most {MAX_BYTES} bytes, not {0}")]
+    Long(usize),
+    #[error("has 1 to {NODE_NAME_MAX} bytes, no blanks and no control characters")]
+    Node,
     #[error("has no control characters")]
     Control,
     #[error("has no '@', which stands before the node in a client's")]
@@ -58,7 +61,18 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
 /// # Errors
 /// [`BadName`] when it can not.
 pub fn check(service: &str) -> Result<(), BadName> {
-    check_of("service", service, MAX_BYTES)
+    let why = if service.trim().is_empty() {
+        Why::Blank
+    } else if service.len() > MAX_BYTES {
+        Why::Long(service.len())
+    } else if service.contains(char::is_control) {
+        Why::Control
+    } else if service.contains(AT) {
+        Why::At
+    } else {
+        return Ok(());
+    };
+    Err(bad("service", service, why))
 }
 
 /// Whether that can be a node, as a client names one.
@@ -66,23 +80,12 @@ pub fn check(service: &str) -> Result<(), BadName> {
 /// # Errors
 /// [`BadName`] when it can not.
 pub fn check_node(node: &str) -> Result<(), BadName> {
-    check_of("node", node, NAME_MAX_BYTES)
+    if is_node_name(node) { Ok(()) } else { Err(bad("node", node, Why::Node)) }
 }
 
-fn check_of(what: &'static str, name: &str, most: usize) -> Result<(), BadName> {
-    let why = if name.trim().is_empty() {
-        Why::Blank
-    } else if name.len() > most {
-        Why::Long { most, len: name.len() }
-    } else if name.contains(char::is_control) {
-        Why::Control
-    } else if name.contains(AT) {
-        Why::At
-    } else {
-        return Ok(());
-    };
+fn bad(what: &'static str, name: &str, why: Why) -> BadName {
     let shown: String = name.chars().take(SHOWN).collect();
-    Err(BadName { what, cut: shown.len() < name.len(), shown, why })
+    BadName { what, cut: shown.len() < name.len(), shown, why }
 }
 
 #[cfg(test)]
@@ -104,7 +107,10 @@ mod tests {
         assert!(long.contains("at most 251 bytes, not 5000") && long.contains("and so on"));
         assert!(long.len() < 200, "{long}");
         assert_eq!(check_node("a"), Ok(()));
-        assert!(check_node("").unwrap_err().to_string().starts_with("node \"\": "));
+        for node in ["", "a b", &"n".repeat(NODE_NAME_MAX + 1)] {
+            let refused = check_node(node).unwrap_err().to_string();
+            assert!(refused.starts_with("node \"") && refused.contains("1 to 64"), "{refused}");
+        }
     }
 
     #[test]

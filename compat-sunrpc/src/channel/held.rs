@@ -44,11 +44,11 @@ impl Pool {
         Pool { held: AtomicUsize::new(0), most, spare: Mutex::new(spare) }
     }
 
-    /// An empty piece that has room for so many bytes, and for no more than twice as many, if one is kept. Of several the one that was used
+    /// An empty piece that has room for so many bytes, and for a quarter more at the most, if one is kept. Of several the one that was used
     /// last, which is in a cache rather than the others.
     fn take_spare(&self, len: usize) -> Option<Vec<u8>> {
         let mut spare = self.spare.try_lock().ok()?;
-        let fits = len..=2 * len;
+        let fits = len..=len + len / 4;
         let latest_first = spare.pieces.iter().enumerate().rev();
         let fitting = latest_first.filter(|(_, it)| fits.contains(&it.capacity()));
         let (found, _) = fitting.min_by_key(|(_, piece)| piece.capacity())?;
@@ -61,6 +61,7 @@ impl Pool {
     fn keep_spare(&self, mut piece: Vec<u8>) {
         piece.clear();
         let capacity = piece.capacity();
+        let mut gone = Vec::new(); // given back to the system while nobody misses the lock
         let Ok(mut spare) = self.spare.try_lock() else { return };
         if capacity > SPARE {
             return;
@@ -69,9 +70,12 @@ impl Pool {
             && let Some(oldest) = spare.pieces.pop_front()
         {
             spare.bytes -= oldest.capacity();
+            gone.push(oldest);
         }
         spare.bytes += capacity;
         spare.pieces.push_back(piece);
+        drop(spare);
+        drop(gone);
     }
 
     /// Whether three quarters are left.

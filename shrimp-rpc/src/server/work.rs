@@ -174,7 +174,7 @@ pub(super) fn worker(shared: &Arc<Shared>) {
     let mut desk: Option<Desk> = None;
     let alone = shared.settings.workers == 1;
     let mut slept = false;
-    let mut last = None; // bytes of the call that was run last
+    let mut last = None; // bytes of the message that a call was run for just now
     let mut calls = 0u32;
     let mut held = shared.post.try_take();
     while !shared.is_stopping() {
@@ -243,9 +243,13 @@ const LINGER: Duration = Duration::from_micros(120);
 /// The longest that a server looks for the next call of a client that has much data.
 const MUCH_DATA: Duration = Duration::from_millis(1);
 
-/// How long the client whose call was run last is busy with its data before it can call again: it takes the results out, if it was
-/// answered, and puts the next arguments in, of as many bytes if they are alike. None where it needs our processor for that.
+/// How long the client whose call was run just now is busy with its data before it can call again: it takes the results out and puts
+/// the next arguments in, of as many bytes if they are alike. None where it waits for a reply that is put off, or needs our
+/// processor. (A call or reply in pieces has its client come for the next one sooner.)
 fn time_at_client((desk, request): (&Desk, usize)) -> Duration {
+    if desk.is_put_off() {
+        return Duration::ZERO;
+    }
     let time = (time_of(request) + time_of(desk.bytes_of_results())).min(MUCH_DATA);
     let shares = || desk.slot().reply_buffer().import().peer_was_on(current_cpu());
     if time.is_zero() || shares() { Duration::ZERO } else { time }

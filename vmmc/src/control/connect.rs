@@ -48,24 +48,22 @@ pub enum ConnectError {
     },
     /// No socket can be of that name.
     #[error(
-        "no socket can be at {path:?}, which has {} bytes: at most {SOCKET_PATH_MAX}, and none of value 0; {}",
-        path.as_os_str().len(), by_name(*whose)
+        "no socket can be at {path:?}, which has {} bytes: at most {SOCKET_PATH_MAX}, and none of value 0; set VMMC_SOCKET to the path of a vmmcd's socket",
+        path.as_os_str().len()
     )]
     BadPath {
         /// The path.
         path: PathBuf,
-        /// Who named it.
-        whose: Owner,
     },
     /// What is there is no socket of a daemon.
-    #[error("no vmmcd can be reached at {path:?} ({errno}); {}", by_name(*whose))]
+    #[error(
+        "no vmmcd can be reached at {path:?} ({errno}); set VMMC_SOCKET to the path of a vmmcd's socket"
+    )]
     NotADaemon {
         /// The path.
         path: PathBuf,
         /// Why connecting failed.
         errno: rustix::io::Errno,
-        /// Who named it.
-        whose: Owner,
     },
     /// The daemon program was not found.
     #[error(
@@ -144,14 +142,6 @@ fn by_whom(path: &Path) -> &'static str {
         " as root, or set VMMC_SOCKET to a path of your own"
     } else {
         ""
-    }
-}
-
-/// What to do about a socket's path that does not do.
-fn by_name(whose: Owner) -> &'static str {
-    match whose {
-        Owner::Named => "set VMMC_SOCKET to the path of a vmmcd's socket, or unset it",
-        Owner::Found => "set VMMC_SOCKET to the path of a vmmcd's socket",
     }
 }
 
@@ -338,7 +328,7 @@ impl Connection {
         use rustix::io::Errno;
         let system = |call| move |errno| ConnectError::System { call, errno };
         let address = rustix::net::SocketAddrUnix::new(path)
-            .map_err(|_| ConnectError::BadPath { path: path.into(), whose })?;
+            .map_err(|_| ConnectError::BadPath { path: path.into() })?;
         let socket = packet::socket().map_err(system("socket"))?;
         rustix::net::connect(&socket, &address).map_err(|errno| match errno {
             Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => {
@@ -346,7 +336,7 @@ impl Connection {
             }
             Errno::ACCESS | Errno::PERM => ConnectError::Denied { path: path.into() },
             Errno::PROTOTYPE | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL => {
-                ConnectError::NotADaemon { path: path.into(), errno, whose }
+                ConnectError::NotADaemon { path: path.into(), errno }
             }
             errno => ConnectError::System { call: "connect", errno },
         })?;

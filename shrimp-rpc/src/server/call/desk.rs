@@ -178,9 +178,9 @@ impl Desk {
         self.put_off.get()
     }
 
-    /// Bytes of the blocks that the client takes out of the reply to the call; none if there was no reply here.
+    /// Bytes of the blocks that the client takes out of the reply to the call, if that was a good one; none of a one-way call.
     pub(in crate::server) fn bytes_of_results(&self) -> usize {
-        if self.one_way || self.is_put_off() {
+        if self.one_way {
             return 0;
         }
         let blocks = self.blocks.borrow();
