@@ -32,7 +32,7 @@ enum shrimp_rpc_status {
     SHRIMP_RPC_TOO_LONG = 11,       /* longer than one side allows */
     SHRIMP_RPC_PROTOCOL = 12,       /* the other side did what no honest one does */
     SHRIMP_RPC_BUSY = 13,           /* a call of this binding is in progress, or none is */
-    SHRIMP_RPC_INVALID = 14,        /* a null pointer, a name that no service can have, a range outside */
+    SHRIMP_RPC_INVALID = 14,        /* a null pointer, a name that no service or node can have, a range outside */
     SHRIMP_RPC_ENDING = 15,         /* the server is ending, or ended before it was bound */
     SHRIMP_RPC_CANCELLED = 16,      /* given up by shrimp_rpc_cancel; the error's text says whether the server may have carried it out */
     SHRIMP_RPC_NO_ROOM = 17,        /* the server allows no more bindings, calls in pieces, or buffers for another node */

@@ -64,7 +64,7 @@ fn connecting_says_what_is_missing() {
     let error = connect(Config { socket: Some(long), ..config.clone() });
     says(&error, &["xxx", "at most 107", "VMMC_SOCKET"]);
 
-    // A socket of another kind, and no directory that leads there.
+    // A socket of another kind.
     let streams = dir.path().join("streams.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&streams).unwrap();
     let error = connect(Config { socket: Some(streams), ..config });

@@ -83,7 +83,7 @@ const TEXTS: &[&CStr] = &[
     c"longer than one side allows",
     c"the other side broke the protocol",
     c"a call of this binding is in progress, or none is",
-    c"a null pointer, a name that no service can have, or a range outside",
+    c"a null pointer, a name that no service or node can have, or a range outside",
     c"the server is ending",
     c"given up by shrimp_rpc_cancel",
     c"the server allows no more bindings, or calls in pieces",
