@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use vmmc::mem::spares::Spares;
 use vmmc::mem::{OutOfBounds, View};
 
 /// Memory of this process alone, in whole units. Where it is long it serves again: the system's would be zeroed a page fault at a time,
@@ -22,8 +22,8 @@ const LONG: usize = 64 << 10;
 /// Bytes of long memory that a process keeps for its next use.
 const SPARE: usize = 16 << 20;
 
-/// That memory. Nobody waits for it: a child may have it from its parent while another thread there had it.
-static KEPT: Mutex<Spare> = Mutex::new(Spare::new(SPARE));
+/// That memory.
+static KEPT: Spares<Box<[AtomicU64]>> = Spares::new(SPARE);
 
 impl Memory {
     /// `len` bytes, zeroed.
@@ -51,7 +51,7 @@ impl Memory {
         if len < LONG {
             return None;
         }
-        let units = KEPT.try_lock().ok()?.take(len.div_ceil(8))?;
+        let units = KEPT.take(8 * len.div_ceil(8))?;
         Some(Memory { units, len })
     }
 
@@ -67,58 +67,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.len >= LONG
-            && let Ok(mut kept) = KEPT.try_lock()
-        {
-            let gone = kept.keep(std::mem::take(&mut self.units));
-            drop(kept);
-            drop(gone); // given back to the system while nobody misses the lock
+        if self.len >= LONG {
+            KEPT.keep(std::mem::take(&mut self.units));
         }
-    }
-}
-
-/// Memory in no use.
-#[derive(Debug)]
-struct Spare {
-    /// What was used longest ago is the first.
-    list: Vec<Box<[AtomicU64]>>,
-    /// Units of them.
-    units: usize,
-    most: usize,
-}
-
-impl Spare {
-    const fn new(bytes: usize) -> Spare {
-        Spare { list: Vec::new(), units: 0, most: bytes / 8 }
-    }
-
-    /// The shortest of at least so many units, and at most a quarter more: who is charged for them holds no more than that. Of several the one
-    /// that was used last, which is in a cache rather than the others.
-    fn take(&mut self, units: usize) -> Option<Box<[AtomicU64]>> {
-        let fits = units..=units + units / 4;
-        let latest_first = self.list.iter().enumerate().rev();
-        let fitting = latest_first.filter(|(_, one)| fits.contains(&one.len()));
-        let (found, _) = fitting.min_by_key(|(_, one)| one.len())?;
-        let one = self.list.remove(found);
-        self.units -= one.len();
-        Some(one)
-    }
-
-    /// Keeps it, in the place of what was used longest ago if there is no room for all. Returns what is not kept.
-    fn keep(&mut self, one: Box<[AtomicU64]>) -> Vec<Box<[AtomicU64]>> {
-        if one.len() > self.most {
-            return vec![one];
-        }
-        self.units += one.len();
-        let mut first = 0;
-        while self.units > self.most
-            && let Some(oldest) = self.list.get(first)
-        {
-            self.units -= oldest.len();
-            first += 1;
-        }
-        self.list.push(one);
-        self.list.drain(..first).collect()
     }
 }
 
@@ -168,24 +119,5 @@ mod tests {
         again.view().read(0, &mut bytes).unwrap();
         assert!(bytes.iter().all(|&byte| byte == 0));
         assert_eq!(again.view().len(), LONG + 60);
-    }
-
-    #[test]
-    fn the_shortest_that_will_do_is_taken_and_what_was_used_longest_ago_goes() {
-        let memory = |units: usize| (0..units).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
-        let lens = |list: &[Box<[AtomicU64]>]| list.iter().map(|one| one.len()).collect::<Vec<_>>();
-        let mut spare = Spare::new(100 * 8);
-        for units in [30, 10, 25, 35] {
-            assert!(spare.keep(memory(units)).is_empty());
-        }
-        assert_eq!((lens(&spare.list), spare.units), (vec![30, 10, 25, 35], 100));
-        assert_eq!(spare.take(24).map(|one| one.len()), Some(25));
-        // Too long is no use, and too short none either.
-        assert!(spare.take(20).is_none() && spare.take(36).is_none());
-        assert_eq!(lens(&spare.keep(memory(101))), [101]);
-        assert_eq!(lens(&spare.keep(memory(60))), [30, 10]);
-        assert_eq!((lens(&spare.list), spare.units), (vec![35, 60], 95));
-        assert_eq!(lens(&spare.keep(memory(100))), [35, 60]);
-        assert_eq!(lens(&spare.keep(memory(1))), [100]);
     }
 }

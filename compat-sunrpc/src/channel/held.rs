@@ -3,9 +3,8 @@
 //! all of it.
 
 use super::{Broken, MAX_RECORD};
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use vmmc::mem::copy;
+use vmmc::mem::spares::Spares;
 use vmmc::sync::{AtomicUsize, Ordering};
 
 /// Least memory of a record that has some.
@@ -22,17 +21,8 @@ pub(super) struct Pool {
     /// Bytes in use.
     held: AtomicUsize,
     most: usize,
-    /// Nobody waits for it: a child may have it from its parent while another thread there had it.
-    spare: Mutex<Spare>,
-}
-
-/// Pieces that are in no use.
-#[derive(Debug)]
-struct Spare {
-    /// What was used longest ago is the first.
-    pieces: VecDeque<Vec<u8>>,
-    /// Bytes of them.
-    bytes: usize,
+    /// Pieces that are in no use.
+    spare: Spares<Vec<u8>>,
 }
 
 /// That of all channels of this process.
@@ -40,42 +30,7 @@ pub(super) static POOL: Pool = Pool::new(2 * MAX_RECORD);
 
 impl Pool {
     pub(super) const fn new(most: usize) -> Pool {
-        let spare = Spare { pieces: VecDeque::new(), bytes: 0 };
-        Pool { held: AtomicUsize::new(0), most, spare: Mutex::new(spare) }
-    }
-
-    /// An empty piece that has room for so many bytes, and for a quarter more at the most, if one is kept. Of several the one that was used
-    /// last, which is in a cache rather than the others.
-    fn take_spare(&self, len: usize) -> Option<Vec<u8>> {
-        let mut spare = self.spare.try_lock().ok()?;
-        let fits = len..=len + len / 4;
-        let latest_first = spare.pieces.iter().enumerate().rev();
-        let fitting = latest_first.filter(|(_, it)| fits.contains(&it.capacity()));
-        let (found, _) = fitting.min_by_key(|(_, piece)| piece.capacity())?;
-        let piece = spare.pieces.remove(found)?;
-        spare.bytes -= piece.capacity();
-        Some(piece)
-    }
-
-    /// Keeps it, in the place of those that were used longest ago if there is no room for all.
-    fn keep_spare(&self, mut piece: Vec<u8>) {
-        piece.clear();
-        let capacity = piece.capacity();
-        let mut gone = Vec::new(); // given back to the system while nobody misses the lock
-        let Ok(mut spare) = self.spare.try_lock() else { return };
-        if capacity > SPARE {
-            return;
-        }
-        while spare.bytes + capacity > SPARE
-            && let Some(oldest) = spare.pieces.pop_front()
-        {
-            spare.bytes -= oldest.capacity();
-            gone.push(oldest);
-        }
-        spare.bytes += capacity;
-        spare.pieces.push_back(piece);
-        drop(spare);
-        drop(gone);
+        Pool { held: AtomicUsize::new(0), most, spare: Spares::new(SPARE) }
     }
 
     /// Whether three quarters are left.
@@ -86,9 +41,8 @@ impl Pool {
     /// Bytes of pieces that are kept, and how many these are.
     #[cfg(test)]
     pub(super) fn spare(&self) -> (usize, usize) {
-        let spare = self.spare.lock().expect("no panic");
-        assert_eq!(spare.bytes, spare.pieces.iter().map(Vec::capacity).sum::<usize>());
-        (spare.bytes, spare.pieces.len())
+        let lengths = self.spare.lengths();
+        (lengths.iter().sum(), lengths.len())
     }
 
     #[cfg(test)]
@@ -132,11 +86,11 @@ impl Held {
 
     /// An empty piece with room for so many bytes.
     pub(super) fn piece(&mut self, len: usize) -> Result<Vec<u8>, Broken> {
-        if let Some(piece) = self.pool.take_spare(len) {
+        if let Some(piece) = self.pool.spare.take(len) {
             if self.take(piece.capacity()).is_ok() {
                 return Ok(piece);
             }
-            self.pool.keep_spare(piece); // a shorter one may do
+            self.pool.spare.keep(piece); // a shorter one may do
         }
         self.take(len)?;
         let mut piece = Vec::new();
@@ -148,9 +102,10 @@ impl Held {
     }
 
     /// A piece that is done with.
-    pub(super) fn give_back_piece(&mut self, piece: Vec<u8>) {
+    pub(super) fn give_back_piece(&mut self, mut piece: Vec<u8>) {
         self.give_back(piece.capacity());
-        self.pool.keep_spare(piece);
+        piece.clear();
+        self.pool.spare.keep(piece);
     }
 
     #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod copy;
 mod place;
 mod receive;
 mod region;
+pub mod spares;
 mod vectors;
 mod view;
 
