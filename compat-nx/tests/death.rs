@@ -170,7 +170,10 @@ fn start() {
     let node = Node::connect().expect("connects");
     let door = node.export(Region::new(64).expect("memory"));
     let name = format!("nx/{}/door/1", job.id);
-    let door = door.name(name.as_str()).grant(Who::SameUser, Rights::WRITE).token(job.token);
+    let door = door
+        .name(name.as_str())
+        .grant(Who::SameUser, Rights::WRITE | Rights::READ)
+        .token(job.token);
     let door = door.open().expect("a door");
     door.wait_importers(2, None).expect("both others come");
     std::process::abort();

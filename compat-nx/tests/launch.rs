@@ -468,6 +468,17 @@ fn processes_of_a_type_may_be_added_again_when_those_before_have_ended() {
 }
 
 #[test]
+fn processes_that_several_nodes_add_at_once_and_that_are_soon_gone_get_numbers_of_their_own() {
+    let program = plain("leaving.c");
+    let job = Job::new();
+    for _ in 0..3 {
+        let mut command = launcher(&job, &["-n", "4"], &program, &["crowd"]);
+        ends_well(command.env("NX_START", "auto"));
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn a_receive_of_a_handler_is_taken_back_at_any_point() {
     let program = plain("leaving.c");
     let job = Job::new();

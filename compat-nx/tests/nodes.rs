@@ -384,6 +384,19 @@ fn processes_of_other_types_join_on_every_host_several_at_once() {
 }
 
 #[test]
+fn processes_that_nodes_of_several_hosts_add_at_once_and_that_are_soon_gone_get_numbers_of_their_own()
+ {
+    let program = compile("leaving.c", Options { flags: &["-w"], libraries: &[] });
+    let world = World::new();
+    for size in ["2", "4", "5"] {
+        let mut command = world.launcher(&["-n", size], &program, &["crowd"]);
+        let done = build::run(command.env("NX_START", "auto"));
+        assert_eq!((done.code, &*done.err), (Some(0), ""), "{size} nodes: {done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn however_a_host_process_or_its_node_elsewhere_ends_nobody_is_left() {
     let program = loading();
     let world = World::new();

@@ -14,7 +14,7 @@
 //!
 //! Whoever clears a mark before it looks finds, at that look or at a later one, everything that had set it.
 
-use super::peer::{DOOR_NEW, DOOR_WAKE};
+use super::door;
 use vmmc::sync::{AtomicBool, Ordering};
 use vmmc::word::Word;
 
@@ -47,8 +47,8 @@ pub(super) fn unmark(ended: &AtomicBool) {
 
 /// Calls at a door, by `set`, which sets the word at an offset (with release) and wakes its owner.
 pub(super) fn knock(mut set: impl FnMut(usize)) {
-    set(DOOR_NEW);
-    set(DOOR_WAKE);
+    set(door::NEW);
+    set(door::WAKE);
 }
 
 /// Why a door's owner was woken.
@@ -276,7 +276,7 @@ mod loom_tests {
             // Doors, as the daemon knows them: whoever asks is told of all that it was told before.
             let there = Arc::new(AtomicU32::new(0));
             let ask = || there.fetch_or(0, Ordering::AcqRel);
-            let at = |offset: usize| usize::from(offset == DOOR_NEW);
+            let at = |offset: usize| usize::from(offset == door::NEW);
             let callers: Vec<_> = (0..2)
                 .map(|caller| {
                     let (words, there) = (words.clone(), there.clone());
@@ -284,7 +284,7 @@ mod loom_tests {
                         there.fetch_or(1 << caller, Ordering::AcqRel);
                         let set = |offset| say(&words[at(offset)], 1);
                         match door {
-                            Door::WakeFirst => [DOOR_WAKE, DOOR_NEW].into_iter().for_each(set),
+                            Door::WakeFirst => [door::WAKE, door::NEW].into_iter().for_each(set),
                             _ => knock(set),
                         }
                     })

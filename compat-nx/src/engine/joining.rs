@@ -2,7 +2,10 @@
 //!
 //! ```text
 //!   who joins                                who is there
-//!   exports its door: has a number
+//!   reads in their doors which numbers have
+//!   been given, exports its own: has a number
+//!   reads them again: another number if this
+//!   one was given meanwhile
 //!   exports its lanes, sets NEW in a door -> its progress thread looks for doors of numbers that it
 //!                                            does not know, opens links, says "here"
 //!   has heard "here" from all, says that
@@ -12,21 +15,28 @@
 //! Who started the new process waits for that last word, so that whoever hears of the new one through
 //! it can already send there.
 //!
+//! A number is never given twice, whoever starts processes at the same time: others may have met one that had it, and would not
+//! look for it again. While a process has a number the daemon gives it to nobody. Who has met it says in its own door that the
+//! number is given before it says "here", and a process leaves in order when all have said that. (One that is killed ends all,
+//! unless somebody asked for its end: then a number may be lost in a moment when others join, and one of them told in vain.)
+//!
 //! Several may join at once, on several hosts. Each exports its door before it looks for those of others: so of any two at
 //! least one finds the other, and opens links with it before it waits for anybody. If only one does, the other had looked
 //! before, and meets it once it has met all that it found itself. Nobody waits in a circle: whoever does not open links at
 //! once had looked before the door was there that it is to look for next.
 
+use super::door::{self, Door};
 use super::inner::{Inner, OnEnd};
 use super::layout;
-use super::opening::{Home, Nodes, Opening, door_name};
+use super::numbers::Numbers;
+use super::opening::{Home, Nodes, Opening};
 use super::peer::{Own, Peer};
 use super::peers::Peers;
 use super::points::Point;
 use super::settings::Settings;
 use crate::error::{NxError, StartError};
 use crate::job::Late;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 use vmmc::sync::Ordering;
@@ -46,24 +56,123 @@ pub(super) struct Patience {
     pub(super) seconds: u64,
 }
 
-/// The door of a process; `None` when it has none: it is gone, or not there yet.
-fn door(bell: &Node, own: &Own, number: u32, wait: Duration) -> Option<Import> {
-    own.import(bell, number, door_name(own, number)).timeout(wait).open().ok()
+/// Who is there, for a process that joins.
+pub(super) struct Found {
+    doors: BTreeMap<u32, Import>,
+    /// Of each host the first number that may still be free.
+    pub(super) given: Vec<usize>,
 }
 
-/// Calls `meet` for each process that joined later, is there, and is not known yet, until it fails. Numbers below `given`, and
-/// those of this host below our own, have been given: one of them without a door was that of a process that has left.
-fn find_later<E>(
-    bell: &Node,
+/// Gives this process a number, and finds all who are there.
+pub(super) fn take_number(
+    home: &mut Home,
+    late: Late,
+    patience: Patience,
+) -> Result<(Door, Found), StartError> {
+    let Home { own, bell, .. } = home;
+    let turn = own.numbers.turn_of_host_of(own.node);
+    let mut found = Found { doors: BTreeMap::new(), given: own.numbers.first_later() };
+    let mut door: Option<Door> = None;
+    loop {
+        let mine = door.as_ref().map(|_| own.number);
+        found.search(bell, own, mine, late, patience)?;
+        let is_all = !found.hear(&own.numbers);
+        let first = found.given.get(turn).map_or(0, |&number| number);
+        match door.take().filter(|_| own.number as usize >= first) {
+            Some(door) if is_all => return Ok((door, found)),
+            // Numbers that were heard of just now may be those of more processes.
+            Some(mine) => door = Some(mine),
+            None => door = Some(free_number(bell, own, first)?),
+        }
+    }
+}
+
+fn free_number(bell: &Node, own: &mut Own, first: usize) -> Result<Door, StartError> {
+    let limit = own.numbers.limit();
+    for number in own.numbers.clone().from(first) {
+        own.number = number;
+        if let Some(door) = Door::open_if_free(bell, own)? {
+            return Ok(door);
+        }
+    }
+    Err(StartError::Full { limit })
+}
+
+impl Found {
+    /// Looks for all who are there but this process, if it has a number yet.
+    fn search(
+        &mut self,
+        bell: &Node,
+        own: &Own,
+        mine: Option<u32>,
+        late: Late,
+        patience: Patience,
+    ) -> Result<(), StartError> {
+        self.doors.retain(|_, door| door.check_open().is_ok());
+        for number in 0..own.numbers.first() {
+            if self.doors.contains_key(&number) {
+                continue;
+            }
+            let wait = match late {
+                Late::Begun => Duration::ZERO, // or it has left
+                Late::Starting => patience.deadline.saturating_duration_since(Instant::now()),
+            };
+            match (look(bell, own, number, wait), late) {
+                (Some(door), _) => drop(self.doors.insert(number, door)),
+                (None, Late::Begun) => {}
+                (None, Late::Starting) => {
+                    return Err(StartError::Missing { node: number, seconds: patience.seconds });
+                }
+            }
+        }
+        let Found { doors, given } = self;
+        let mut new = Vec::new();
+        let look = |number| {
+            if mine == Some(number) || doors.contains_key(&number) {
+                return Some(None);
+            }
+            look(bell, own, number, Duration::ZERO).map(Some)
+        };
+        let Ok(()) = find_later(own, &own.numbers.first_later(), given, look, |number, door| {
+            new.extend(door.map(|door| (number, door)));
+            Ok::<_, Infallible>(())
+        });
+        doors.extend(new);
+        Ok(())
+    }
+
+    /// Takes from all who were found which numbers have been given; whether some were not known to be.
+    fn hear(&mut self, numbers: &Numbers) -> bool {
+        let mut news = false;
+        for (turn, given) in self.given.iter_mut().enumerate() {
+            for door in self.doors.values() {
+                let heard = numbers.of_turn(turn, door::given(door, turn));
+                news |= heard > *given;
+                *given = heard.max(*given);
+            }
+        }
+        news
+    }
+}
+
+/// The door of a process; `None` when it has none: it is gone, or not there yet.
+fn look(bell: &Node, own: &Own, number: u32, wait: Duration) -> Option<Import> {
+    door::import(own, bell, number).timeout(wait).open().ok()
+}
+
+/// Calls `meet` for each process of those that joined later which `look` finds, from a first number of each host on, until it
+/// fails. Numbers below those that are `given`, and those of this host below our own, have been given: one of them without a
+/// door was that of a process that has left.
+fn find_later<D, E>(
     own: &Own,
-    peers: &Peers,
-    given: u32,
-    mut meet: impl FnMut(u32, Import) -> Result<(), E>,
+    first: &[usize],
+    given: &[usize],
+    look: impl Fn(u32) -> Option<D>,
+    mut meet: impl FnMut(u32, D) -> Result<(), E>,
 ) -> Result<(), E> {
-    let look = |number| door(bell, own, number, Duration::ZERO);
-    for numbers in peers.unknown() {
+    for (&first, &given) in first.iter().zip(given) {
         let mut passed_over = Vec::new();
-        for number in numbers.filter(|&number| number != own.number) {
+        for number in own.numbers.from(first) {
             match look(number) {
                 Some(door) => {
                     // Those before it were given before: who was not there a moment ago is there now, or has left.
@@ -72,7 +181,7 @@ fn find_later<E>(
                     }
                     meet(number, door)?;
                 }
-                None if number < given => {}
+                None if (number as usize) < given => {}
                 None if number < own.number && own.elsewhere(number).is_none() => {}
                 None if passed_over.len() == PASSED_OVER => break,
                 None => passed_over.push(number),
@@ -82,45 +191,38 @@ fn find_later<E>(
     Ok(())
 }
 
-/// Opens links with every process that is there.
+/// Opens links with all who were found.
 pub(super) fn meet_all(
     home: &Home,
     peers: &Peers,
+    found: Found,
     on_end: &OnEnd,
     settings: &Settings,
-    late: Late,
     patience: Patience,
 ) -> Result<(), StartError> {
-    let Late { from, begun } = late;
-    let Home { own, data, bell, .. } = home;
+    let Home { own, data, bell } = home;
     let nodes = Nodes { data, bell };
     let stride = settings.stride(peers.first());
     let mut openings = VecDeque::new();
-    let mut open = |number, door: Import| -> Result<(), StartError> {
+    for (number, door) in found.doors {
         let opening = Opening::start(nodes, own, number, stride, on_end.handler())?;
-        Peer::call_to_meet(&door);
+        door::call_to_meet(&door);
         settings.at(Point::Called, own.node);
         openings.push_back((opening, door));
-        Ok(())
-    };
-    for number in (0..own.numbers.first()).filter(|&number| number != own.number) {
-        let left = patience.deadline.saturating_duration_since(Instant::now());
-        match door(bell, own, number, if begun { Duration::ZERO } else { left }) {
-            Some(door) => open(number, door)?,
-            None if begun => {} // it has left
-            None => return Err(StartError::Missing { node: number, seconds: patience.seconds }),
-        }
     }
-    find_later(bell, own, peers, from, &mut open)?;
     // In whatever order they come: one that joins just now, too, may wait for our word before it answers somebody else.
     let mut in_vain = 0;
     while let Some((mut opening, door)) = openings.pop_front() {
         let wait = if in_vain > openings.len() { LOOK } else { Duration::ZERO };
-        match look(&mut opening, &door, wait, patience)? {
+        match await_peer(&mut opening, &door, wait, patience)? {
             Look::There => {
                 if let Some(peer) = meet(opening, patience)? {
-                    peer.say_here();
+                    let number = peer.number as usize;
+                    // Before it hears us and may leave: nobody has its number again then.
                     peers.add(peer);
+                    if let Some(peer) = peers.get(number) {
+                        peer.say_here();
+                    }
                 }
                 in_vain = 0;
             }
@@ -131,7 +233,6 @@ pub(super) fn meet_all(
             }
         }
     }
-    peers.know_all_below(from as usize);
     peers.know(own.number as usize);
     for peer in peers.iter() {
         // Told by a ring, so that the thread sleeps; a peer that dies rings nobody here.
@@ -154,7 +255,7 @@ enum Look {
 }
 
 /// Waits a while for a peer.
-fn look(
+fn await_peer(
     opening: &mut Opening,
     door: &Import,
     wait: Duration,
@@ -188,7 +289,7 @@ fn finish(
     patience: Patience,
 ) -> Result<Option<Peer>, StartError> {
     loop {
-        match look(&mut opening, door, LOOK, patience)? {
+        match await_peer(&mut opening, door, LOOK, patience)? {
             Look::There => return meet(opening, patience),
             Look::Gone => return Ok(None),
             Look::NotYet => {}
@@ -201,7 +302,9 @@ pub(super) fn welcome(inner: &Inner) {
     let Inner { bell, own, peers, data, settings, .. } = inner;
     let seconds = settings.start_s;
     let nodes = Nodes { data, bell };
-    let Ok(()) = find_later(bell, own, peers, 0, |number, door| -> Result<(), Infallible> {
+    let unknown = peers.unknown();
+    let look = |number| look(bell, own, number, Duration::ZERO);
+    let Ok(()) = find_later(own, &unknown, &unknown, look, |number, door| {
         let patience =
             Patience { deadline: Instant::now() + Duration::from_secs(seconds), seconds };
         let opened = Opening::start(nodes, own, number, inner.stride, inner.on_end.handler())
@@ -210,7 +313,7 @@ pub(super) fn welcome(inner: &Inner) {
         if let Ok(Some(peer)) = opened {
             add(inner, peer);
         }
-        Ok(())
+        Ok::<_, Infallible>(())
     });
 }
 
@@ -221,6 +324,12 @@ fn add(inner: &Inner, peer: Peer) {
         // Whoever leaves says so to those whom it knows, and may have done it already.
         peer.out.say32(layout::BYE, layout::BYE_ORDERLY);
         peer.out.settle();
+        drop(state);
+        // Until it knows this number for one that was given: nobody has it again while the door is there.
+        let deadline = Instant::now() + Duration::from_secs(inner.settings.start_s);
+        while !peer.is_here() && peer.is_linked() && Instant::now() < deadline {
+            let _ = inner.data.wait_until(Some(LOOK), |_| true, |_| peer.is_here().then_some(()));
+        }
         return;
     }
     let before = inner.changes();

@@ -33,7 +33,7 @@ use super::direct::Spot;
 /// "NX LANE" in ASCII.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"NX LANE\0");
 /// Version of this layout and of the protocol spoken in it.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 /// Offsets of the head.
 pub(super) const HEAD_MAGIC: usize = 0;
 pub(super) const HEAD_VERSION: usize = 8;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
 //! | `out`, `peer`, `peers`, `numbers` | the lane of another process; links to it; all of them; which number each has |
+//! | `door` | the words by which others wake this process, and what it tells of numbers |
 //! | `opening`, `joining` | how links are made at the start; with those that join later |
 //! | `stage`, `direct`, `mappings` | memory for safe copies; user memory of the receiver; what is mapped where |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
@@ -17,6 +18,7 @@
 
 pub mod counters;
 mod direct;
+mod door;
 mod exchange;
 mod fork;
 mod global;
@@ -51,8 +53,9 @@ mod watch;
 pub use global::{Element, Reduction};
 
 use crate::error::{NxError, StartError};
-use crate::job::{Job, Late};
+use crate::job::Job;
 use crate::unconfirmed::host_number;
+use door::Door;
 use inner::{Inner, OnEnd, OnRequest, Parts};
 use numbers::Numbers;
 use peers::Peers;
@@ -116,19 +119,24 @@ impl Engine {
             return Err(StartError::BadJob { node: job.node, size: job.size });
         }
         let numbers = Numbers::new(processes, &job.hosts);
-        let peers = Peers::new(numbers.clone());
-        let home = opening::Home::open(job, numbers, peers.limit())?;
-        let at = |point| settings.at(point, home.own.node);
-        at(Point::DoorOpen);
+        let mut home = opening::Home::open(job, numbers.clone())?;
+        let at = |point| settings.at(point, job.node);
         let on_end = OnEnd::default();
         let stride = settings.stride(processes as usize);
         let seconds = settings.start_s;
         let deadline = Instant::now() + Duration::from_secs(seconds);
+        let peers;
         if let Some(late) = job.late {
             let patience = joining::Patience { deadline, seconds };
-            joining::meet_all(&home, &peers, &on_end, &settings, late, patience)?;
+            let (door, found) = joining::take_number(&mut home, late, patience)?;
+            at(Point::DoorOpen);
+            peers = Peers::new(numbers, door, &found.given);
+            joining::meet_all(&home, &peers, found, &on_end, &settings, patience)?;
             at(Point::Joined);
         } else {
+            let door = Door::open(&home.bell, &home.own)?;
+            at(Point::DoorOpen);
+            peers = Peers::new(numbers.clone(), door, &numbers.first_later());
             let nodes = opening::Nodes { data: &home.data, bell: &home.bell };
             let openings: Result<_, _> = (0..processes)
                 .filter(|&number| number != home.own.number)
@@ -283,12 +291,6 @@ impl Engine {
         let lives = |peer: &&peer::Peer| !peer.gone.load(Ordering::Relaxed) && peer.is_linked();
         is_one(inner.own.node, inner.ptype())
             || inner.peers().filter(lives).any(|peer| is_one(peer.node, peer.ptype()))
-    }
-
-    /// What a process must know that is to join this job as another process of a node.
-    #[must_use]
-    pub fn late(&self) -> Late {
-        Late { from: self.inner.peers.upto() as u32, begun: true }
     }
 
     /// How many processes may still join on the host of a node, also of those that have ended: each has a number of its own.

@@ -1,8 +1,8 @@
 //! Which process has which number, and which host it is on.
 //!
-//! The first process of each node has the node's number; the host process comes next. Who joins later takes the first free
-//! number of its host, by exporting its door under it: a name is given once by the daemon of that host, and other hosts have
-//! other numbers, which go round.
+//! The first process of each node has the node's number; the host process comes next. Who joins later takes the first
+//! number of its host that was not given before (see [`super::joining`]), by exporting its door under it: the daemon of that
+//! host gives a name once, and other hosts have other numbers, which go round.
 //!
 //! ```text
 //!   nodes 0 to 3 on a, a, b, b, and a host process on a    those who join later
@@ -10,6 +10,11 @@
 //! ```
 
 use std::sync::Arc;
+
+/// How many may join later, for each process that the job began with.
+const LATER_EACH: usize = 7;
+/// And besides, on each host.
+const LATER: usize = 64;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -57,11 +62,10 @@ impl Numbers {
         number.saturating_sub(self.first as usize) % self.turns().len()
     }
 
-    /// The first number that may be free, not below `from`, for a process on the host of that node.
-    pub(super) fn of_host_of(&self, node: u32, from: u32) -> u32 {
+    /// The turn of those who join on the host of that node.
+    pub(super) fn turn_of_host_of(&self, node: u32) -> usize {
         let host = self.hosts.get(node as usize);
-        let turn = self.turns.iter().position(|it| Some(it) == host).unwrap_or(0);
-        self.of_turn(turn, from as usize) as u32
+        self.turns.iter().position(|it| Some(it) == host).unwrap_or(0)
     }
 
     /// The first number of a turn, not below `from`.
@@ -69,6 +73,23 @@ impl Numbers {
         let from = from.max(self.first as usize);
         let round = self.turns().len();
         from + (turn + round - self.turn(from)) % round
+    }
+
+    /// Of each host the first number for those who join later.
+    pub(super) fn first_later(&self) -> Vec<usize> {
+        self.turns().map(|turn| self.of_turn(turn, self.first as usize)).collect()
+    }
+
+    /// How many numbers there are.
+    pub(super) fn limit(&self) -> usize {
+        let first = self.first as usize;
+        first + first * LATER_EACH + LATER * self.turns().len()
+    }
+
+    /// From a number on those of its host.
+    pub(super) fn from(&self, number: usize) -> impl Iterator<Item = u32> {
+        let all = std::iter::successors(Some(number), |&number| Some(self.next(number)));
+        all.take_while(|&number| number < self.limit()).map(|number| number as u32)
     }
 
     /// What comes after a number on the same host.
@@ -92,8 +113,12 @@ mod tests {
         let hosts: Vec<_> = (0..9).map(|number| numbers.host(number).unwrap()).collect();
         assert_eq!(hosts, ["a", "a", "b", "b", "a", "a", "b", "a", "b"]);
         for (node, from, number) in [(0, 0, 5), (3, 0, 6), (3, 6, 6), (3, 7, 8), (4, 6, 7)] {
-            assert_eq!(numbers.of_host_of(node, from), number, "node {node} from {from}");
+            let turn = numbers.turn_of_host_of(node);
+            assert_eq!(numbers.of_turn(turn, from), number, "node {node} from {from}");
         }
+        assert_eq!(numbers.first_later(), [5, 6]);
+        assert!(numbers.from(6).take(3).eq([6, 8, 10]));
+        assert_eq!(numbers.from(5).chain(numbers.from(6)).count() + 5, numbers.limit());
         for number in 5..20 {
             let turn = numbers.turn(number);
             assert_eq!(numbers.of_turn(turn, number), number);
@@ -106,7 +131,8 @@ mod tests {
     fn on_one_host_numbers_follow_each_other() {
         let numbers = Numbers::new(3, &Arc::default());
         assert_eq!(numbers.turns(), 0..1);
-        assert_eq!((numbers.of_host_of(2, 0), numbers.of_host_of(2, 7)), (3, 7));
+        assert_eq!(numbers.turn_of_host_of(2), 0);
+        assert_eq!((numbers.of_turn(0, 0), numbers.of_turn(0, 7)), (3, 7));
         assert_eq!(numbers.next(3), 4);
         assert_eq!((numbers.host(0), numbers.host(7)), (None, None));
     }

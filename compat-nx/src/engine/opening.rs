@@ -1,26 +1,24 @@
 //! How a process comes to its links: its door, and the lanes and doors of each peer.
 
+use super::door;
 use super::layout;
 use super::numbers::Numbers;
 use super::out::{self, OutLane};
 use super::peer::{self, Bye, Own, Peer};
 use crate::error::StartError;
-use crate::job::{Job, Late};
+use crate::job::Job;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use vmmc::control::message::Refusal;
-use vmmc::error::ExportError;
-use vmmc::{Export, Import, Node, PendingImport, Region, Rights, Who};
+use vmmc::{Export, Import, Node, PendingImport, Region, Who};
 
 /// What a process has before it knows its peers.
 pub(super) struct Home {
     pub(super) own: Own,
     pub(super) data: Node,
     pub(super) bell: Node,
-    pub(super) door: Export,
 }
 
-fn set_up<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StartError {
+pub(super) fn set_up<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StartError {
     move |error| StartError::SetUp { what, reason: error.to_string() }
 }
 
@@ -28,42 +26,19 @@ fn lane_name(own: &Own, writer: u32, owner: u32) -> String {
     format!("nx/{}/{writer}>{owner}", own.id)
 }
 
-pub(super) fn door_name(own: &Own, owner: u32) -> String {
-    format!("nx/{}/door/{owner}", own.id)
-}
-
 impl Home {
-    /// `limit`: numbers that a process may have.
-    pub(super) fn open(job: &Job, numbers: Numbers, limit: usize) -> Result<Home, StartError> {
+    /// Who joins later gets another number than its node's afterwards.
+    pub(super) fn open(job: &Job, numbers: Numbers) -> Result<Home, StartError> {
         let data = Node::connect()?;
         let mut config = vmmc::Config::from_env().map_err(set_up("settings"))?;
         // The progress thread never spins: it would take the processor from the program.
         config.wait = vmmc::config::WaitChoice::Fixed(vmmc::config::WaitPolicy::Block);
         let bell = Node::builder().config(config).program("nx-progress").connect()?;
         let Job { node, token, .. } = *job;
-        let mut own = Own { id: job.id.clone(), token, number: node, node, group: 0, numbers };
-        if let Some(Late { from, .. }) = job.late {
-            own.number = own.numbers.of_host_of(node, from);
-            own.group = job.ptype.map_or(0, |ptype| ptype as u32 + 1);
-        }
-        let door = loop {
-            if own.number as usize >= limit {
-                return Err(StartError::Full { limit });
-            }
-            let opened = bell
-                .export(Region::new(64).map_err(set_up("memory of the door"))?)
-                .name(door_name(&own, own.number))
-                .grant(Who::SameUser, Rights::WRITE)
-                .token(own.token)
-                .open();
-            match opened {
-                Err(ExportError::Refused(Refusal::NameTaken { .. })) if job.late.is_some() => {
-                    own.number = own.numbers.next(own.number as usize) as u32;
-                }
-                opened => break opened.map_err(set_up("exporting the door"))?,
-            }
-        };
-        Ok(Home { own, data, bell, door })
+        let ptype = job.late.and(job.ptype);
+        let group = ptype.map_or(0, |ptype| ptype as u32 + 1);
+        let own = Own { id: job.id.clone(), token, number: node, node, group, numbers };
+        Ok(Home { own, data, bell })
     }
 }
 
@@ -134,8 +109,7 @@ impl Opening {
             .handler(move |notification| on_end(&one, notification.event))
             .start()
             .map_err(set_up("importing a lane"))?;
-        let door = own
-            .import(home.bell, peer, door_name(own, peer))
+        let door = door::import(own, home.bell, peer)
             .handler(move |notification| on_end(&other, notification.event))
             .start()
             .map_err(set_up("importing a door"))?;

@@ -8,7 +8,7 @@
 use super::layout::{self, BLOCKS};
 use super::numbers::Numbers;
 use super::out::{LaneHead, OutLane, word32, word64};
-use super::{handshake, slots};
+use super::{door, handshake, slots};
 use crate::error::NxError;
 use vmmc::mem::View;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,11 +19,6 @@ use vmmc::{Export, Import, ImportBuilder, Node, Token};
 const NO_CREDIT: u64 = u64::MAX;
 /// Not a credit, but the peer's here word is waited for.
 const HERE: u64 = u64::MAX - 1;
-
-/// Offset of the door's word that wakes its owner.
-pub(super) const DOOR_WAKE: usize = 0;
-/// Offset of the word that a process sets before which has joined later: there is somebody to meet.
-pub(super) const DOOR_NEW: usize = 8;
 
 /// What links are named by, and this process's place among them.
 #[derive(Clone, Debug)]
@@ -246,14 +241,6 @@ impl Peer {
         (self.heard(layout::PTYPE) as i32).wrapping_sub(1)
     }
 
-    /// Tells the peer that there is somebody new to meet.
-    pub(super) fn call_to_meet(door: &Import) {
-        // A peer that is gone meets nobody.
-        handshake::knock(|at| {
-            let _ = door.flag32(at).map(|word| word.signal(1));
-        });
-    }
-
     /// Whether the peer has opened its links with us.
     pub(super) fn is_here(&self) -> bool {
         self.heard(layout::HERE) != 0
@@ -277,8 +264,7 @@ impl Peer {
     /// Interrupts the process: its progress thread looks at everything.
     pub(super) fn interrupt(&self) {
         self.out.settle();
-        // A peer that is gone needs no interrupt.
-        let _ = self.door.flag32(DOOR_WAKE).map(|word| word.signal(1));
+        door::wake(&self.door);
     }
 
     /// Whether both links are open. Their ends are heard of one after the other, over two connections,

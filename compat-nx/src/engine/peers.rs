@@ -1,20 +1,18 @@
 //! All other processes of the job: those that it began with, and those that joined it later.
 
+use super::door::Door;
 use super::numbers::Numbers;
 use super::peer::Peer;
 use std::sync::OnceLock;
 use vmmc::sync::{AtomicUsize, Ordering};
-
-/// How many may join later, for each process that the job began with.
-const LATER_EACH: usize = 7;
-/// And besides, on each host.
-const LATER: usize = 64;
 
 /// See the module. Grows only.
 #[derive(Debug)]
 pub(super) struct Peers {
     places: Box<[OnceLock<Box<Peer>>]>,
     numbers: Numbers,
+    /// Where they call at this process.
+    door: Door,
     /// One more than the highest number that is known.
     upto: AtomicUsize,
     /// Of each host the first number, of those who join later, that is not known.
@@ -24,28 +22,30 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// For a job whose processes have these numbers.
-    pub(super) fn new(numbers: Numbers) -> Peers {
-        let first = numbers.first() as usize;
-        let limit = first + first * LATER_EACH + LATER * numbers.turns().len();
-        let unknown = |turn| AtomicUsize::new(numbers.of_turn(turn, first));
+    /// For a job whose processes have these numbers. `given`: of each host the first number, of those who join later, whose
+    /// process is neither known from now on, nor has left.
+    pub(super) fn new(numbers: Numbers, door: Door, given: &[usize]) -> Peers {
+        for (turn, &number) in given.iter().enumerate() {
+            door.tell_given(turn, number);
+        }
         Peers {
-            places: (0..limit).map(|_| OnceLock::new()).collect(),
-            upto: AtomicUsize::new(first),
-            unknown: numbers.turns().map(unknown).collect(),
+            places: (0..numbers.limit()).map(|_| OnceLock::new()).collect(),
+            upto: AtomicUsize::new(numbers.first() as usize),
+            unknown: given.iter().copied().map(AtomicUsize::new).collect(),
             here: AtomicUsize::new(1),
             numbers,
+            door,
         }
+    }
+
+    /// This process's door.
+    pub(super) fn door(&self) -> &Door {
+        &self.door
     }
 
     /// Processes that the job began with, this one included.
     pub(super) fn first(&self) -> usize {
         self.numbers.first() as usize
-    }
-
-    /// Numbers that may be.
-    pub(super) fn limit(&self) -> usize {
-        self.places.len()
     }
 
     /// One more than the highest number that is known, this process's own included.
@@ -67,40 +67,30 @@ impl Peers {
         self.here.load(Ordering::Relaxed)
     }
 
-    /// Of each host the first number, of those who join later, that is not known; it and those that come after it, on that
-    /// host.
-    pub(super) fn unknown(&self) -> impl Iterator<Item = impl Iterator<Item = u32>> {
-        self.unknown.iter().map(|first| {
-            let next = |&number: &usize| Some(self.numbers.next(number));
-            let all = std::iter::successors(Some(first.load(Ordering::Relaxed)), next);
-            all.take_while(|&number| number < self.limit()).map(|number| number as u32)
-        })
+    /// Of each host the first number, of those who join later, that is not known.
+    pub(super) fn unknown(&self) -> Vec<usize> {
+        self.unknown.iter().map(|first| first.load(Ordering::Relaxed)).collect()
     }
 
     /// How many processes may still join on the host of a node.
     pub(super) fn places_left(&self, node: u32) -> usize {
-        let host = self.numbers.of_host_of(node, self.numbers.first());
-        let turn = self.numbers.turn(host as usize);
-        self.unknown().nth(turn).map_or(0, Iterator::count)
+        let unknown = self.unknown.get(self.numbers.turn_of_host_of(node));
+        unknown.map_or(0, |first| self.numbers.from(first.load(Ordering::Relaxed)).count())
     }
 
     /// A number is known, and with it those before it of the same host. By one thread at a time.
     pub(super) fn know(&self, number: usize) {
+        let turn = self.numbers.turn(number);
+        let next = self.numbers.next(number);
         if number >= self.first()
-            && let Some(unknown) = self.unknown.get(self.numbers.turn(number))
+            && let Some(unknown) = self.unknown.get(turn)
+            && unknown.fetch_max(next, Ordering::Relaxed) < next
         {
-            unknown.fetch_max(self.numbers.next(number), Ordering::Relaxed);
+            self.door.tell_given(turn, next);
         }
         if self.upto.load(Ordering::Relaxed) <= number {
             // PAIRS(upto): with the acquire in `upto`.
             self.upto.store(number + 1, Ordering::Release);
-        }
-    }
-
-    /// Who has a number below this one is known, or has left.
-    pub(super) fn know_all_below(&self, number: usize) {
-        for (turn, unknown) in self.unknown.iter().enumerate() {
-            unknown.fetch_max(self.numbers.of_turn(turn, number), Ordering::Relaxed);
         }
     }
 

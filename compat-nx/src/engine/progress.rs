@@ -5,26 +5,20 @@
 //! a process died.
 
 use super::counters as count;
-use super::handshake::{self, Call};
+use super::handshake::Call;
 use super::inner::Inner;
-use super::peer::{DOOR_NEW, DOOR_WAKE};
 use std::sync::Arc;
 use vmmc::sync::Ordering;
-use vmmc::word::Word;
 
 /// Runs until the engine stops.
 pub(super) fn run(inner: &Arc<Inner>) {
-    let door = inner.door.view();
-    let (Ok(wake), Ok(new)) = (door.word32(DOOR_WAKE), door.word32(DOOR_NEW)) else {
-        unreachable!("the door has words")
-    };
     let mut told = false;
     loop {
         let woken = inner.bell.wait_until(
             None,
             |_| true,
             |_| {
-                (wake.load(Ordering::Relaxed) != 0
+                (inner.peers.door().is_called()
                     || inner.stop.load(Ordering::Acquire)
                     || inner.on_end.0.load(Ordering::Relaxed)
                     || (!told && inner.check().is_err()))
@@ -46,7 +40,7 @@ pub(super) fn run(inner: &Arc<Inner>) {
             told = true;
             inner.tell_failure();
         }
-        let Some(call) = handshake::called(&wake, &new) else { continue };
+        let Some(call) = inner.peers.door().called() else { continue };
         inner.count(count::INTERRUPTED, 1);
         if call == Call::New {
             super::joining::welcome(inner);

@@ -305,13 +305,10 @@ pub(super) fn start(
     }
     let mut started = 0;
     let mut joining = Vec::new();
-    let on_one_host = job.hosts.iter().all(|host| Some(host) == job.hosts.first());
     for node in list {
         let late = match engine {
-            Some(engine) => Some(engine.late()),
-            None if app().has_first(node) => {
-                Some(Late { from: job.size + u32::from(job.host), begun: false })
-            }
+            Some(_) => Some(Late::Begun),
+            None if app().has_first(node) => Some(Late::Starting),
             None => None,
         };
         let place = Job { node, ptype: Some(ptype), late, ..job.clone() };
@@ -351,13 +348,8 @@ pub(super) fn start(
         drop(app);
         started += 1;
         let process = Joining { pid, child, node };
-        match engine {
-            // Before the next one begins: it looks for a number from those on that are known, and would be given this one's
-            // again if this one had left by then. (Not where the numbers of several hosts alternate: each would leave some
-            // of another host's out.)
-            Some(engine) if on_one_host => wait_for(engine, &process)?,
-            _ if late.is_some() => joining.push(process),
-            _ => {}
+        if late.is_some() {
+            joining.push(process);
         }
     }
     let engine = match engine {

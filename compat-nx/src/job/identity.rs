@@ -13,9 +13,6 @@ pub const MAX_ID: usize = 64;
 /// not fork until the machine stops.
 pub const MAX_NODES: u32 = 4096;
 
-/// More processes than any job has.
-const MAX_NUMBER: u32 = 1 << 20;
-
 /// One process's place in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -39,14 +36,17 @@ pub struct Job {
     pub hosts: Arc<[String]>,
 }
 
-/// What a process that joins a job later must know.
+/// How far the job is that a process joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Late {
-    /// The first process number that may be free.
-    pub from: u32,
-    /// Whether the job has begun: every node has, or had, a process.
-    pub begun: bool,
+pub enum Late {
+    /// Some nodes may have no process yet.
+    Starting,
+    /// Every node has, or had, a process.
+    Begun,
 }
+
+/// What [`env::LATE`] calls them.
+const LATE: [(&str, Late); 2] = [("starting", Late::Starting), ("begun", Late::Begun)];
 
 /// Environment of a rank. The launcher sets all of them.
 pub mod env {
@@ -62,7 +62,7 @@ pub mod env {
     pub const HOST: &str = "SHRIMP_NX_HOST";
     /// [`super::Job::ptype`]; absent: 0 for nodes, not set for the host.
     pub const PTYPE: &str = "SHRIMP_NX_PTYPE";
-    /// [`super::Job::late`]: `FROM`, or `FROM:begun`; absent for the first process of a node.
+    /// [`super::Job::late`]: `starting` or `begun`; absent for the first process of a node.
     pub const LATE: &str = "SHRIMP_NX_LATE";
     /// [`super::Job::hosts`], separated by commas; absent: one machine.
     pub const HOSTS: &str = "SHRIMP_NX_HOSTS";
@@ -131,15 +131,9 @@ impl Job {
         let late = match get(env::LATE) {
             None => None,
             Some(value) => {
-                let (from, begun) = match value.strip_suffix(":begun") {
-                    Some(from) => (from, true),
-                    None => (value.as_str(), false),
-                };
-                let from =
-                    from.parse().ok().filter(|&from: &u32| from >= size && from < MAX_NUMBER);
-                let expected = "a number not below the size, and maybe :begun";
-                let from = from.ok_or(JobError { name: env::LATE, value, expected })?;
-                Some(Late { from, begun })
+                let known = LATE.iter().find(|(word, _)| *word == value);
+                let expected = "starting or begun";
+                Some(known.ok_or(JobError { name: env::LATE, value, expected })?.1)
             }
         };
         let hosts = match get(env::HOSTS) {
@@ -226,8 +220,9 @@ impl Job {
         if let Some(ptype) = self.ptype {
             variables.push((env::PTYPE, ptype.to_string()));
         }
-        if let Some(Late { from, begun }) = self.late {
-            variables.push((env::LATE, format!("{from}{}", if begun { ":begun" } else { "" })));
+        let late = LATE.iter().find(|(_, late)| Some(*late) == self.late);
+        if let Some((word, _)) = late {
+            variables.push((env::LATE, (*word).to_owned()));
         }
         if !self.hosts.is_empty() {
             variables.push((env::HOSTS, self.hosts.join(",")));
@@ -275,11 +270,10 @@ mod tests {
 
     #[test]
     fn what_the_launcher_sets_is_what_the_rank_reads() {
-        let late = |from, begun| Some(Late { from, begun });
         for (host, ptype, late) in [
             (false, Some(3), None),
-            (true, Some(0), late(5, false)),
-            (true, Some(1), late(4, true)),
+            (true, Some(0), Some(Late::Starting)),
+            (true, Some(1), Some(Late::Begun)),
         ] {
             let token = Token([7; 16]);
             let hosts = ["a", "b", "a", "b", "b"].map(str::to_owned);
@@ -296,7 +290,7 @@ mod tests {
 
     fn job() -> Job {
         let token = Token([0xa5; 16]);
-        let late = Some(Late { from: 9, begun: true });
+        let late = Some(Late::Begun);
         let (id, hosts) = ("17-0a0b0c0d".into(), ["a"; 5].map(str::to_owned).into());
         Job { id, token, size: 4, node: 3, host: true, ptype: Some(2), late, hosts }
     }
@@ -317,9 +311,8 @@ mod tests {
             (env::HOSTS, "a,b,a"),
             (env::HOSTS, "a,b,a,b"),
             (env::HOSTS, "a,,b,b,a"),
-            (env::LATE, "3"),
+            (env::LATE, ""),
             (env::LATE, "later"),
-            (env::LATE, "9:began"),
         ];
         for (name, wrong) in bad {
             let variables = job().to_env();

@@ -108,6 +108,39 @@ static void again(int *argc, char **argv)
 	CHECK(value == i);
 }
 
+static long turn;
+
+/* What comes before a new process has a number. */
+static void dawdle(void)
+{
+	if (me % 2 == 1 && turn < 3)
+		usleep(300000);
+}
+
+/* All nodes add processes that are soon gone, at the same time: some while those of a quicker node come and go. */
+static void crowd(void)
+{
+	long forked;
+	int status;
+
+	CHECK(pthread_atfork(NULL, NULL, dawdle) == 0);
+	gsync();
+	for (turn = 0; turn < 12; turn++) {
+		nx_int_t node = me;
+
+		forked = nx_nfork(&node, 1, 10 + me, NULL);
+		if (forked == 0) {
+			usleep(turn % 3 * me * 1000);
+			exit(0);
+		}
+		if (forked != 1)
+			fprintf(stderr, "node %ld, turn %ld: %s\n", me, turn, strerror(errno));
+		CHECK(forked == 1);
+		CHECK(wait(&status) > 0 && status == 0);
+	}
+	gsync();
+}
+
 static void slow(long type, long count, long node, long ptype)
 {
 	entered++;
@@ -212,6 +245,8 @@ int main(int argc, char **argv)
 		handler_exits();
 	else if (strcmp(what, "thread") == 0)
 		thread();
+	else if (strcmp(what, "crowd") == 0)
+		crowd();
 	else if (strcmp(what, "cancel") == 0)
 		cancel();
 	else if (strcmp(what, "typed") == 0)

@@ -28,10 +28,10 @@ use super::watch::Watch;
 use crate::error::NxError;
 use crate::job::Job;
 use std::sync::{Arc, OnceLock};
+use vmmc::Node;
 use vmmc::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use vmmc::word::Word;
 use vmmc::word::biased::Biased;
-use vmmc::{Export, Node};
 
 /// See [`super::Engine::on_failure`].
 pub(in crate::engine) struct OnFailure(pub(in crate::engine) Box<dyn Fn(&NxError) + Send + Sync>);
@@ -78,7 +78,6 @@ pub(in crate::engine) struct Inner {
     pub(in crate::engine) data: Node,
     /// For the progress thread.
     pub(in crate::engine) bell: Node,
-    pub(in crate::engine) door: Export,
     /// By process number; `None` is this process.
     pub(in crate::engine) peers: Peers,
     /// By what the links are named.
@@ -142,7 +141,6 @@ impl Inner {
             settings,
             data: home.data,
             bell: home.bell,
-            door: home.door,
             own: home.own,
             state: Biased::new(State::new(peers.upto())),
             peers,
