@@ -290,7 +290,7 @@ mod loom_tests {
                     })
                 })
                 .collect();
-            let (wake, new) = (&words[at(DOOR_WAKE)], &words[at(DOOR_NEW)]);
+            let (wake, new) = (&words[at(door::WAKE)], &words[at(door::NEW)]);
             let mut met = 0;
             let mut look = || match door {
                 Door::ClearLate => {
