@@ -147,6 +147,25 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
     Ok(count.max(0) as usize)
 }
 
+/// Whether a byte of urgent data is there that nobody has taken.
+pub(crate) fn has_urgent(fd: i32) -> bool {
+    pending_events(fd, libc::POLLPRI) & libc::POLLPRI != 0
+}
+
+/// [`unread`], beyond the place of urgent data too, up to which the kernel counts where that byte is none of the stream.
+/// Sets `SO_OOBINLINE` for a moment: under the rx lock, as the program does.
+#[cold]
+pub(crate) fn unread_beyond_mark(fd: i32) -> Result<usize> {
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_OOBINLINE);
+    if socket_option(fd, level, name, 0i32)? != 0 {
+        return unread(fd);
+    }
+    set_socket_option(fd, level, name, &1i32)?;
+    let count = unread(fd);
+    set_socket_option(fd, level, name, &0i32)?;
+    count
+}
+
 /// ioctl_sockios(2): whether the out-of-band mark is next.
 pub(crate) const SIOCATMARK: libc::c_ulong = 0x8905;
 

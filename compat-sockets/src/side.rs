@@ -118,7 +118,9 @@ pub(crate) struct Side {
     pub(crate) asked: AtomicU32,
     /// Somebody is putting right what the next ring part needs, or has died at it. Under `rx_lock`.
     pub(crate) comes_back: AtomicU32,
-    pad2: [u32; 21],
+    /// A process has asked for urgent data: the kernel may count unread bytes up to its place only.
+    pub(crate) took_urgent: AtomicU32,
+    pad2: [u32; 20],
 }
 
 /// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.
@@ -229,6 +231,7 @@ impl Side {
             &self.parts_read,
             &self.asked,
             &self.comes_back,
+            &self.took_urgent,
         ] {
             word.store(0, Ordering::Relaxed);
         }

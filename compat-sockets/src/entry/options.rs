@@ -92,7 +92,21 @@ export! {
             }
         }
         // SAFETY: as above.
-        let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+        let set = || unsafe { real::setsockopt(fd, level, name, value, len) };
+        // Whoever counts unread bytes sets this one for a moment ([`raw::unread_beyond_mark`]).
+        let link = if (level, name) == (libc::SOL_SOCKET, libc::SO_OOBINLINE) { entered(fd) } else { None };
+        let result = match link {
+            Some(link) => {
+                let held = link.lock_rx();
+                let result = set();
+                if let Ok(held) = held {
+                    link.side.rx_lock.unlock_by(held);
+                }
+                link.leave();
+                result
+            }
+            None => set(),
+        };
         if result == 0 && level == libc::IPPROTO_TCP && name == TCP_INQ
             && let Some(sock) = fd_table::sock(fd)
         {

@@ -74,6 +74,9 @@ pub(super) enum Step {
 /// Receives into the buffers as recv(2) would.
 pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let side = link.side;
+    if flags & libc::MSG_OOB != 0 {
+        side.took_urgent.store(1, Ordering::Relaxed);
+    }
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0
         || side.rx_state.load(Ordering::Relaxed) == rx::ENDED
     {
@@ -228,7 +231,7 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
 /// next ring part only behind bytes that were.
 fn all_taken(link: &Link, fd: i32) {
     if link.side.parts_read.load(Ordering::Relaxed) != 0
-        && let Some(taken) = upgrade::taken_from_tcp(fd)
+        && let Some(taken) = upgrade::taken_from_tcp(link, fd)
     {
         link.mine().taken().store(taken, Ordering::Release);
     }

@@ -105,7 +105,7 @@ fn unswitched(link: &Link, fd: i32) -> Option<Source> {
                 }
             }
             standing @ (Standing::Ring { prefix } | Standing::Ended { prefix, .. }) => {
-                let taken = upgrade::taken_from_tcp(fd);
+                let taken = upgrade::taken_from_tcp(link, fd);
                 let head = side.head.load(Ordering::Relaxed);
                 if let Standing::Ended { bells, .. } = standing
                     && taken.is_some_and(|taken| never_began(standing, taken, head))

@@ -72,6 +72,36 @@ static void kernel_then_ring(void) {
     exchange(ends[1], ends[0], 4);
 }
 
+/* The same, and then urgent data, before the receiver has looked: the kernel counts up to its place only. */
+static void then_urgent(bool is_taken) {
+    int ends[2];
+    make_cold_pair(ends);
+    size_t total = warm_up_unread(ends[0], ends[1], SEED);
+    static char buffer[256 * KIB];
+    char byte = 0;
+    write_pattern(ends[1], 10, total, SEED);
+    total += 10;
+    REQUIRE(send(ends[1], "X", 1, MSG_OOB) == 1);
+    write_all(ends[1], "def", 3);
+    struct pollfd wait = {.fd = ends[0], .events = POLLPRI};
+    CHECK_EQ(poll(&wait, 1, -1), 1, "urgent data came");
+    if (is_taken)
+        CHECK_EQ(recv(ends[0], &byte, 1, MSG_OOB), 1, "and is taken");
+    UNTIL(readable_bytes(ends[0]) >= (int)total);
+    memset(buffer, 0, sizeof buffer);
+    CHECK(recv(ends[0], buffer, sizeof buffer, MSG_WAITALL) == (ssize_t)total, "all before it");
+    CHECK(pattern_match(buffer, total, 0, SEED) == total, "in order");
+    CHECK_EQ(sockatmark(ends[0]), 1, "the mark");
+    read_all(ends[0], buffer, 3);
+    CHECK(memcmp(buffer, "def", 3) == 0, "what came after it, without it");
+    exchange(ends[0], ends[1], 3);
+    exchange(ends[1], ends[0], 4);
+}
+static void urgent_behind_both(void) {
+    then_urgent(false);
+    then_urgent(true);
+}
+
 /* Unread bytes in the ring, then more in the kernel's queue. The small buffer keeps what is in the
  * ring from being sent once more by TCP. */
 static void ring_then_kernel_here(int fd) {
@@ -146,6 +176,6 @@ static void low_water_peer(int fd) {
 }
 
 static const struct test_case cases[] = {
-    LONER(kernel_then_ring), PAIR(ring_then_kernel), PAIR(patient_look), PAIR(low_water),
+    LONER(kernel_then_ring), LONER(urgent_behind_both), PAIR(ring_then_kernel), PAIR(patient_look), PAIR(low_water),
 };
 MAIN(cases)
