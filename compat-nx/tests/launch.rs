@@ -468,6 +468,13 @@ fn processes_of_a_type_may_be_added_again_when_those_before_have_ended() {
 }
 
 #[test]
+fn a_process_that_begins_when_the_first_of_its_node_has_left_joins() {
+    let program = plain("leaving.c");
+    ends_well(Job::new().command(&program).arg("belated"));
+    nobody_is_left(&program);
+}
+
+#[test]
 fn processes_that_several_nodes_add_at_once_and_that_are_soon_gone_get_numbers_of_their_own() {
     let program = plain("leaving.c");
     let job = Job::new();

@@ -4,11 +4,12 @@
 //! ```text
 //!    0  wake    u32   by others: there is something to look at
 //!    8  new     u32   by others, before: there is somebody to meet
-//!   64  given   u32 for each host: the first number that may still be free for who joins there, as far as the owner knows
+//!   64  given   u32 for 32 numbers each: those that have been given, as far as the owner knows ([`super::given`])
 //! ```
 //!
 //! The door's name has the process's number: who exports it has the number ([`super::joining`]).
 
+use super::given;
 use super::handshake;
 use super::opening::set_up;
 use super::peer::Own;
@@ -37,10 +38,6 @@ fn name(own: &Own, owner: u32) -> String {
     format!("nx/{}/door/{owner}", own.id)
 }
 
-fn given_at(turn: usize) -> usize {
-    GIVEN + 4 * turn
-}
-
 impl Door {
     /// Takes this process's number.
     pub(super) fn open(bell: &Node, own: &Own) -> Result<Door, StartError> {
@@ -56,7 +53,7 @@ impl Door {
     }
 
     fn export(bell: &Node, own: &Own) -> Result<Result<Door, ExportError>, StartError> {
-        let len = given_at(own.numbers.turns().len());
+        let len = GIVEN + 4 * given::words(own.numbers.limit());
         let export = bell
             .export(Region::new(len).map_err(set_up("memory of the door"))?)
             .name(name(own, own.number))
@@ -79,11 +76,11 @@ impl Door {
         handshake::called(self.word(WAKE), self.word(NEW))
     }
 
-    /// Lets the others know which number may still be free. By one thread at a time.
-    pub(super) fn tell_given(&self, turn: usize, number: usize) {
+    /// Lets the others know which of 32 numbers have been given.
+    pub(super) fn tell_given(&self, at: usize, word: u32) {
         // Who has heard "here" from this process since may leave, and the next one then reads this: that word's release and
         // the daemon are between.
-        self.word(given_at(turn)).store(number as u32, Ordering::Release);
+        self.word(GIVEN + 4 * at).store(word, Ordering::Release);
     }
 }
 
@@ -92,10 +89,16 @@ pub(super) fn import(own: &Own, bell: &Node, number: u32) -> ImportBuilder {
     own.import(bell, number, name(own, number)).rights(RIGHTS)
 }
 
-/// Which number may still be free, as the owner of a door knows; 0: it is gone.
-pub(super) fn given(door: &Import, turn: usize) -> usize {
-    let word = door.flag32(given_at(turn)).ok();
-    word.and_then(|word| word.load().ok()).unwrap_or(0) as usize
+/// Which numbers have been given, as the owner of a door knows; of one that is gone, maybe none. `limit`: how many there are.
+pub(super) fn given(door: &Import, limit: usize) -> impl Iterator<Item = u32> {
+    // Bits are only ever set: it does not matter of which moment each byte is.
+    let mut bytes = vec![0; 4 * given::words(limit)];
+    let read = door.read(GIVEN, &mut bytes);
+    let words = if read.is_ok() { bytes.len() / 4 } else { 0 };
+    (0..words).map(move |at| {
+        let word = bytes.get(4 * at..).and_then(<[u8]>::first_chunk);
+        word.map_or(0, |word| u32::from_ne_bytes(*word))
+    })
 }
 
 /// Interrupts the owner of a door. One that is gone needs no interrupt.

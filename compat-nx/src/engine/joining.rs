@@ -4,8 +4,9 @@
 //!   who joins                                who is there
 //!   reads in their doors which numbers have
 //!   been given, exports its own: has a number
-//!   reads them again: another number if this
-//!   one was given meanwhile
+//!   reads them again, and those of who came
+//!   meanwhile: another number if somebody has
+//!   met one that had this one
 //!   exports its lanes, sets NEW in a door -> its progress thread looks for doors of numbers that it
 //!                                            does not know, opens links, says "here"
 //!   has heard "here" from all, says that
@@ -15,35 +16,37 @@
 //! Who started the new process waits for that last word, so that whoever hears of the new one through
 //! it can already send there.
 //!
-//! A number is never given twice, whoever starts processes at the same time: others may have met one that had it, and would not
-//! look for it again. While a process has a number the daemon gives it to nobody. Who has met it says in its own door that the
-//! number is given before it says "here", and a process leaves in order when all have said that. (One that is killed ends all,
-//! unless somebody asked for its end: then a number may be lost in a moment when others join, and one of them told in vain.)
+//! A number is never given again when somebody has met a process that had it, who would not look for it again. While a process
+//! has a number the daemon gives it to nobody. Who has met it says in its own door that the number is given before it says
+//! "here", and a process leaves in order when all whom it has met have said that. (The end of one that is killed ends all, unless
+//! somebody asked for it: one that joins in that moment may get the same number, and wait in vain.)
 //!
-//! Several may join at once, on several hosts. Each exports its door before it looks for those of others: so of any two at
+//! Several may join at once, on several hosts. Each exports its door before its last look for those of others: so of any two at
 //! least one finds the other, and opens links with it before it waits for anybody. If only one does, the other had looked
 //! before, and meets it once it has met all that it found itself. Nobody waits in a circle: whoever does not open links at
 //! once had looked before the door was there that it is to look for next.
 
 use super::door::{self, Door};
+use super::given::Given;
 use super::inner::{Inner, OnEnd};
 use super::layout;
-use super::numbers::Numbers;
-use super::opening::{Home, Nodes, Opening};
+use super::opening::{Home, Nodes, Opening, set_up};
 use super::peer::{Own, Peer};
 use super::peers::Peers;
 use super::points::Point;
 use super::settings::Settings;
 use crate::error::{NxError, StartError};
 use crate::job::Late;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
+use vmmc::control::message::Refusal;
+use vmmc::error::ImportError;
 use vmmc::sync::Ordering;
 use vmmc::{Import, Node};
 
-/// Numbers of one host without a door that are passed over in the search for later ones: of processes that came and left
-/// meanwhile.
+/// Numbers of one host without a door, which nobody is known to have met, that are passed over in the search for later ones: of
+/// processes that gave them up, or left meanwhile.
 const PASSED_OVER: usize = 4;
 
 /// How often a thread that waits for another process looks whether that one has died.
@@ -56,49 +59,69 @@ pub(super) struct Patience {
     pub(super) seconds: u64,
 }
 
-/// Who is there, for a process that joins.
+/// Who is there, for a process that joins, and who has been.
 pub(super) struct Found {
     doors: BTreeMap<u32, Import>,
-    /// Of each host the first number that may still be free.
-    pub(super) given: Vec<usize>,
+    given: Given,
+    /// Of those that have been given, whose processes have left.
+    left: BTreeSet<u32>,
 }
 
 /// Gives this process a number, and finds all who are there.
 pub(super) fn take_number(
     home: &mut Home,
-    late: Late,
+    mut late: Late,
     patience: Patience,
 ) -> Result<(Door, Found), StartError> {
     let Home { own, bell, .. } = home;
-    let turn = own.numbers.turn_of_host_of(own.node);
-    let mut found = Found { doors: BTreeMap::new(), given: own.numbers.first_later() };
-    let mut door: Option<Door> = None;
-    loop {
+    let mut found = Found {
+        doors: BTreeMap::new(),
+        given: Given::none(own.numbers.limit()),
+        left: BTreeSet::new(),
+    };
+    let mut door = None;
+    while Instant::now() < patience.deadline {
         let mine = door.as_ref().map(|_| own.number);
         found.search(bell, own, mine, late, patience)?;
-        let is_all = !found.hear(&own.numbers);
-        let first = found.given.get(turn).map_or(0, |&number| number);
-        match door.take().filter(|_| own.number as usize >= first) {
-            Some(door) if is_all => return Ok((door, found)),
-            // Numbers that were heard of just now may be those of more processes.
-            Some(mine) => door = Some(mine),
-            None => door = Some(free_number(bell, own, first)?),
+        // Who was there is there, or has left.
+        late = Late::Begun;
+        // What is new may be numbers of more processes, or ours: of one that has left, and that somebody has met.
+        let news = found.hear(own.numbers.limit());
+        let held = door.take_if(|_| !found.given.has(own.number as usize));
+        match held {
+            Some(door) if !news => return Ok((door, found)),
+            Some(held) => door = Some(held),
+            None => door = Some(free_number(bell, own, &found.given)?),
+        }
+        // Before the next look: who takes a number meanwhile hears it from us, if whoever knew it leaves.
+        if let Some(door) = &door {
+            for (at, &word) in found.given.words().iter().enumerate() {
+                door.tell_given(at, word);
+            }
         }
     }
+    Err(StartError::Missing { node: own.node, seconds: patience.seconds })
 }
 
-fn free_number(bell: &Node, own: &mut Own, first: usize) -> Result<Door, StartError> {
-    let limit = own.numbers.limit();
-    for number in own.numbers.clone().from(first) {
+/// Takes the first number of this host that was not given.
+fn free_number(bell: &Node, own: &mut Own, given: &Given) -> Result<Door, StartError> {
+    let numbers = own.numbers.clone();
+    let free = |number: &u32| !given.has(*number as usize);
+    for number in numbers.later(numbers.turn_of_host_of(own.node)).filter(free) {
         own.number = number;
         if let Some(door) = Door::open_if_free(bell, own)? {
             return Ok(door);
         }
     }
-    Err(StartError::Full { limit })
+    Err(StartError::Full { limit: numbers.limit() })
 }
 
 impl Found {
+    /// Which numbers have been given.
+    pub(super) fn given(&self) -> &Given {
+        &self.given
+    }
+
     /// Looks for all who are there but this process, if it has a number yet.
     fn search(
         &mut self,
@@ -108,32 +131,41 @@ impl Found {
         late: Late,
         patience: Patience,
     ) -> Result<(), StartError> {
+        // Who is there no more has left, or another one has the number next, which nobody had met: to be looked at again.
         self.doors.retain(|_, door| door.check_open().is_ok());
-        for number in 0..own.numbers.first() {
-            if self.doors.contains_key(&number) {
+        let mut wait = Duration::ZERO;
+        while let Some(missing) = self.look_for_first(bell, own, late, wait)? {
+            if Instant::now() >= patience.deadline {
+                return Err(StartError::Missing { node: missing, seconds: patience.seconds });
+            }
+            // Others may have met it, and it has left since.
+            self.hear(own.numbers.limit());
+            wait = LOOK;
+        }
+        // Those who have been met by somebody, each once: there, or gone for good.
+        for number in
+            (own.numbers.first()..).take_while(|&number| (number as usize) < own.numbers.limit())
+        {
+            if !self.given.has(number as usize)
+                || self.doors.contains_key(&number)
+                || self.left.contains(&number)
+            {
                 continue;
             }
-            let wait = match late {
-                Late::Begun => Duration::ZERO, // or it has left
-                Late::Starting => patience.deadline.saturating_duration_since(Instant::now()),
-            };
-            match (look(bell, own, number, wait), late) {
-                (Some(door), _) => drop(self.doors.insert(number, door)),
-                (None, Late::Begun) => {}
-                (None, Late::Starting) => {
-                    return Err(StartError::Missing { node: number, seconds: patience.seconds });
-                }
+            match door_of(bell, own, number, Duration::ZERO)? {
+                Some(door) => drop(self.doors.insert(number, door)),
+                None => drop(self.left.insert(number)),
             }
         }
-        let Found { doors, given } = self;
+        let Found { doors, given, .. } = self;
         let mut new = Vec::new();
         let look = |number| {
             if mine == Some(number) || doors.contains_key(&number) {
                 return Some(None);
             }
-            look(bell, own, number, Duration::ZERO).map(Some)
+            door_of(bell, own, number, Duration::ZERO).ok().flatten().map(Some)
         };
-        let Ok(()) = find_later(own, &own.numbers.first_later(), given, look, |number, door| {
+        let Ok(()) = find_unmet(own, given, look, |number, door| {
             new.extend(door.map(|door| (number, door)));
             Ok::<_, Infallible>(())
         });
@@ -141,47 +173,73 @@ impl Found {
         Ok(())
     }
 
-    /// Takes from all who were found which numbers have been given; whether some were not known to be.
-    fn hear(&mut self, numbers: &Numbers) -> bool {
-        let mut news = false;
-        for (turn, given) in self.given.iter_mut().enumerate() {
-            for door in self.doors.values() {
-                let heard = numbers.of_turn(turn, door::given(door, turn));
-                news |= heard > *given;
-                *given = heard.max(*given);
+    /// Looks for those that the job began with, each of them a while; one that may still come.
+    fn look_for_first(
+        &mut self,
+        bell: &Node,
+        own: &Own,
+        late: Late,
+        wait: Duration,
+    ) -> Result<Option<u32>, StartError> {
+        let mut missing = None;
+        for number in 0..own.numbers.first() {
+            if self.doors.contains_key(&number) || self.left.contains(&number) {
+                continue;
             }
+            match door_of(bell, own, number, wait)? {
+                Some(door) => drop(self.doors.insert(number, door)),
+                None if late == Late::Begun || self.given.has(number as usize) => {
+                    self.left.insert(number);
+                }
+                None => missing = missing.or(Some(number)),
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Takes from all who were found which numbers have been given; whether some were not known to be.
+    fn hear(&mut self, limit: usize) -> bool {
+        let mut news = false;
+        for door in self.doors.values() {
+            news |= self.given.hear(door::given(door, limit));
         }
         news
     }
 }
 
 /// The door of a process; `None` when it has none: it is gone, or not there yet.
-fn look(bell: &Node, own: &Own, number: u32, wait: Duration) -> Option<Import> {
-    door::import(own, bell, number).timeout(wait).open().ok()
+fn door_of(
+    bell: &Node,
+    own: &Own,
+    number: u32,
+    wait: Duration,
+) -> Result<Option<Import>, StartError> {
+    match door::import(own, bell, number).timeout(wait).open() {
+        Err(ImportError::Refused(Refusal::NoSuchExport { .. })) => Ok(None),
+        opened => opened.map(Some).map_err(set_up("looking for a door")),
+    }
 }
 
-/// Calls `meet` for each process of those that joined later which `look` finds, from a first number of each host on, until it
-/// fails. Numbers below those that are `given`, and those of this host below our own, have been given: one of them without a
-/// door was that of a process that has left.
-fn find_later<D, E>(
+/// Calls `meet` for each process of those that joined later and were met by nobody who is known which `look` finds, until it
+/// fails.
+fn find_unmet<D, E>(
     own: &Own,
-    first: &[usize],
-    given: &[usize],
+    given: &Given,
     look: impl Fn(u32) -> Option<D>,
     mut meet: impl FnMut(u32, D) -> Result<(), E>,
 ) -> Result<(), E> {
-    for (&first, &given) in first.iter().zip(given) {
+    for turn in own.numbers.turns() {
         let mut passed_over = Vec::new();
-        for number in own.numbers.from(first) {
+        for number in own.numbers.later(turn).filter(|&number| !given.has(number as usize)) {
             match look(number) {
                 Some(door) => {
-                    // Those before it were given before: who was not there a moment ago is there now, or has left.
+                    // Those before it were taken before: who was not there a moment ago is there now, or has left.
                     for number in passed_over.drain(..) {
                         look(number).map_or(Ok(()), |door| meet(number, door))?;
                     }
                     meet(number, door)?;
                 }
-                None if (number as usize) < given => {}
+                // Of this host, where ours was the first that was free.
                 None if number < own.number && own.elsewhere(number).is_none() => {}
                 None if passed_over.len() == PASSED_OVER => break,
                 None => passed_over.push(number),
@@ -302,9 +360,8 @@ pub(super) fn welcome(inner: &Inner) {
     let Inner { bell, own, peers, data, settings, .. } = inner;
     let seconds = settings.start_s;
     let nodes = Nodes { data, bell };
-    let unknown = peers.unknown();
-    let look = |number| look(bell, own, number, Duration::ZERO);
-    let Ok(()) = find_later(own, &unknown, &unknown, look, |number, door| {
+    let look = |number| door_of(bell, own, number, Duration::ZERO).ok().flatten();
+    let Ok(()) = find_unmet(own, &peers.given(), look, |number, door| {
         let patience =
             Patience { deadline: Instant::now() + Duration::from_secs(seconds), seconds };
         let opened = Opening::start(nodes, own, number, inner.stride, inner.on_end.handler())
@@ -325,11 +382,7 @@ fn add(inner: &Inner, peer: Peer) {
         peer.out.say32(layout::BYE, layout::BYE_ORDERLY);
         peer.out.settle();
         drop(state);
-        // Until it knows this number for one that was given: nobody has it again while the door is there.
-        let deadline = Instant::now() + Duration::from_secs(inner.settings.start_s);
-        while !peer.is_here() && peer.is_linked() && Instant::now() < deadline {
-            let _ = inner.data.wait_until(Some(LOOK), |_| true, |_| peer.is_here().then_some(()));
-        }
+        see_off(inner, &peer);
         return;
     }
     let before = inner.changes();
@@ -345,6 +398,19 @@ fn add(inner: &Inner, peer: Peer) {
     }
     inner.changed();
     inner.wake_others(state, before);
+}
+
+/// Waits for one that joins as this process leaves, until it knows this number for one that was given: nobody has it again
+/// while the door is there. In a job that has failed nobody joins any more.
+fn see_off(inner: &Inner, peer: &Peer) {
+    let deadline = Instant::now() + Duration::from_secs(inner.settings.start_s);
+    while matches!(inner.check(), Ok(()) | Err(NxError::NotStarted))
+        && !peer.is_here()
+        && peer.is_linked()
+        && Instant::now() < deadline
+        && inner.data.wait_until(Some(LOOK), |_| true, |_| peer.is_here().then_some(())).is_ok()
+    {
+    }
 }
 
 /// See [`super::Engine::wait_for_all`].

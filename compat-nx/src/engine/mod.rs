@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `layout`, `slots` | the memory that one process writes for another; who may use which slot |
 //! | `out`, `peer`, `peers`, `numbers` | the lane of another process; links to it; all of them; which number each has |
-//! | `door` | the words by which others wake this process, and what it tells of numbers |
+//! | `door`, `given` | the words by which others wake this process; which numbers have been given |
 //! | `opening`, `joining` | how links are made at the start; with those that join later |
 //! | `stage`, `direct`, `mappings` | memory for safe copies; user memory of the receiver; what is mapped where |
 //! | `ops`, `state` | operations, posted and unexpected queues: what the lock protects |
@@ -21,6 +21,7 @@ mod direct;
 mod door;
 mod exchange;
 mod fork;
+mod given;
 mod global;
 mod handlers;
 mod handshake;
@@ -56,6 +57,7 @@ use crate::error::{NxError, StartError};
 use crate::job::Job;
 use crate::unconfirmed::host_number;
 use door::Door;
+use given::Given;
 use inner::{Inner, OnEnd, OnRequest, Parts};
 use numbers::Numbers;
 use peers::Peers;
@@ -130,13 +132,13 @@ impl Engine {
             let patience = joining::Patience { deadline, seconds };
             let (door, found) = joining::take_number(&mut home, late, patience)?;
             at(Point::DoorOpen);
-            peers = Peers::new(numbers, door, &found.given);
+            peers = Peers::new(numbers, door, found.given());
             joining::meet_all(&home, &peers, found, &on_end, &settings, patience)?;
             at(Point::Joined);
         } else {
             let door = Door::open(&home.bell, &home.own)?;
             at(Point::DoorOpen);
-            peers = Peers::new(numbers.clone(), door, &numbers.first_later());
+            peers = Peers::new(numbers.clone(), door, &Given::none(numbers.limit()));
             let nodes = opening::Nodes { data: &home.data, bell: &home.bell };
             let openings: Result<_, _> = (0..processes)
                 .filter(|&number| number != home.own.number)

@@ -57,27 +57,10 @@ impl Numbers {
         0..self.turns.len().max(1)
     }
 
-    /// Whose turn a number is that is not of the first.
-    pub(super) fn turn(&self, number: usize) -> usize {
-        number.saturating_sub(self.first as usize) % self.turns().len()
-    }
-
     /// The turn of those who join on the host of that node.
     pub(super) fn turn_of_host_of(&self, node: u32) -> usize {
         let host = self.hosts.get(node as usize);
         self.turns.iter().position(|it| Some(it) == host).unwrap_or(0)
-    }
-
-    /// The first number of a turn, not below `from`.
-    pub(super) fn of_turn(&self, turn: usize, from: usize) -> usize {
-        let from = from.max(self.first as usize);
-        let round = self.turns().len();
-        from + (turn + round - self.turn(from)) % round
-    }
-
-    /// Of each host the first number for those who join later.
-    pub(super) fn first_later(&self) -> Vec<usize> {
-        self.turns().map(|turn| self.of_turn(turn, self.first as usize)).collect()
     }
 
     /// How many numbers there are.
@@ -86,15 +69,10 @@ impl Numbers {
         first + first * LATER_EACH + LATER * self.turns().len()
     }
 
-    /// From a number on those of its host.
-    pub(super) fn from(&self, number: usize) -> impl Iterator<Item = u32> {
-        let all = std::iter::successors(Some(number), |&number| Some(self.next(number)));
-        all.take_while(|&number| number < self.limit()).map(|number| number as u32)
-    }
-
-    /// What comes after a number on the same host.
-    pub(super) fn next(&self, number: usize) -> usize {
-        number + self.turns().len()
+    /// Those of who joins later, of one turn.
+    pub(super) fn later(&self, turn: usize) -> impl Iterator<Item = u32> {
+        let first = self.first as usize + turn;
+        (first..self.limit()).step_by(self.turns().len()).map(|number| number as u32)
     }
 }
 
@@ -112,19 +90,12 @@ mod tests {
         let numbers = numbers(&["a", "a", "b", "b", "a"]);
         let hosts: Vec<_> = (0..9).map(|number| numbers.host(number).unwrap()).collect();
         assert_eq!(hosts, ["a", "a", "b", "b", "a", "a", "b", "a", "b"]);
-        for (node, from, number) in [(0, 0, 5), (3, 0, 6), (3, 6, 6), (3, 7, 8), (4, 6, 7)] {
-            let turn = numbers.turn_of_host_of(node);
-            assert_eq!(numbers.of_turn(turn, from), number, "node {node} from {from}");
+        for (node, first) in [(0, [5, 7, 9]), (3, [6, 8, 10]), (4, [5, 7, 9])] {
+            let later = numbers.later(numbers.turn_of_host_of(node));
+            assert!(later.take(3).eq(first), "node {node}");
         }
-        assert_eq!(numbers.first_later(), [5, 6]);
-        assert!(numbers.from(6).take(3).eq([6, 8, 10]));
-        assert_eq!(numbers.from(5).chain(numbers.from(6)).count() + 5, numbers.limit());
-        for number in 5..20 {
-            let turn = numbers.turn(number);
-            assert_eq!(numbers.of_turn(turn, number), number);
-            assert_eq!(numbers.of_turn(turn, number + 1), numbers.next(number));
-            assert_eq!(numbers.host(number as u32), numbers.host(numbers.next(number) as u32));
-        }
+        assert_eq!(numbers.later(0).chain(numbers.later(1)).count() + 5, numbers.limit());
+        assert_eq!(numbers.limit(), 5 + 5 * LATER_EACH + 2 * LATER);
     }
 
     #[test]
@@ -132,8 +103,7 @@ mod tests {
         let numbers = Numbers::new(3, &Arc::default());
         assert_eq!(numbers.turns(), 0..1);
         assert_eq!(numbers.turn_of_host_of(2), 0);
-        assert_eq!((numbers.of_turn(0, 0), numbers.of_turn(0, 7)), (3, 7));
-        assert_eq!(numbers.next(3), 4);
+        assert!(numbers.later(0).take(3).eq([3, 4, 5]));
         assert_eq!((numbers.host(0), numbers.host(7)), (None, None));
     }
 }

@@ -27,7 +27,7 @@ fn lane_name(own: &Own, writer: u32, owner: u32) -> String {
 }
 
 impl Home {
-    /// Who joins later gets another number than its node's afterwards.
+    /// Who joins later has no number yet: that in `own` is its node's.
     pub(super) fn open(job: &Job, numbers: Numbers) -> Result<Home, StartError> {
         let data = Node::connect()?;
         let mut config = vmmc::Config::from_env().map_err(set_up("settings"))?;
@@ -54,11 +54,11 @@ pub(super) struct Opening {
     number: u32,
     lane: Export,
     out: PendingImport,
-    door: Door,
+    door: Way,
 }
 
 /// The way to a peer's door.
-enum Door {
+enum Way {
     /// Wanted; `None` only while it is looked at.
     Wanted(Option<PendingImport>),
     There(Import),
@@ -113,7 +113,7 @@ impl Opening {
             .handler(move |notification| on_end(&other, notification.event))
             .start()
             .map_err(set_up("importing a door"))?;
-        Ok(Opening { number: peer, lane, out, door: Door::Wanted(Some(door)) })
+        Ok(Opening { number: peer, lane, out, door: Way::Wanted(Some(door)) })
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -127,14 +127,14 @@ impl Opening {
     }
 
     fn wait_for_door(&mut self, time: Duration) -> Result<bool, StartError> {
-        let Door::Wanted(wanted) = &mut self.door else { return Ok(true) };
+        let Way::Wanted(wanted) = &mut self.door else { return Ok(true) };
         let failed = set_up("importing a door");
         let there = match wanted {
             Some(wanted) => wanted.wait_for(Some(time)).map_err(&failed)?,
             None => false,
         };
         if there && let Some(wanted) = wanted.take() {
-            self.door = Door::There(wanted.wait().map_err(&failed)?);
+            self.door = Way::There(wanted.wait().map_err(&failed)?);
         }
         Ok(there)
     }
@@ -144,7 +144,7 @@ impl Opening {
         if !self.wait_for_door(Duration::ZERO)? {
             return Ok(None);
         }
-        let Door::There(door) = &self.door else { return Ok(None) };
+        let Way::There(door) = &self.door else { return Ok(None) };
         let lost = door.check_open().is_err();
         Ok(lost.then(|| Gone { peer: self.number, bye: peer::bye(&self.lane) }))
     }
@@ -157,7 +157,7 @@ impl Opening {
         }
         let Opening { number, lane, out, door } = self;
         let out = out.wait().map_err(set_up("importing a lane"))?;
-        let Door::There(door) = door else { unreachable!("waited for just now") };
+        let Way::There(door) = door else { unreachable!("waited for just now") };
         let (out, head) = OutLane::open(out, number)?;
         Ok(Peer::new(number, lane, out, &head, door))
     }

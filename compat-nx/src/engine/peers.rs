@@ -1,10 +1,11 @@
 //! All other processes of the job: those that it began with, and those that joined it later.
 
 use super::door::Door;
+use super::given::{self, Given};
 use super::numbers::Numbers;
 use super::peer::Peer;
 use std::sync::OnceLock;
-use vmmc::sync::{AtomicUsize, Ordering};
+use vmmc::sync::{AtomicU32, AtomicUsize, Ordering};
 
 /// See the module. Grows only.
 #[derive(Debug)]
@@ -15,23 +16,19 @@ pub(super) struct Peers {
     door: Door,
     /// One more than the highest number that is known.
     upto: AtomicUsize,
-    /// Of each host the first number, of those who join later, that is not known.
-    unknown: Box<[AtomicUsize]>,
+    /// [`Given`].
+    given: Box<[AtomicU32]>,
     /// How many of the processes that are known are on this host, this one included.
     here: AtomicUsize,
 }
 
 impl Peers {
-    /// For a job whose processes have these numbers. `given`: of each host the first number, of those who join later, whose
-    /// process is neither known from now on, nor has left.
-    pub(super) fn new(numbers: Numbers, door: Door, given: &[usize]) -> Peers {
-        for (turn, &number) in given.iter().enumerate() {
-            door.tell_given(turn, number);
-        }
+    /// For a job whose processes have these numbers, of which these are known to have been given.
+    pub(super) fn new(numbers: Numbers, door: Door, given: &Given) -> Peers {
         Peers {
             places: (0..numbers.limit()).map(|_| OnceLock::new()).collect(),
             upto: AtomicUsize::new(numbers.first() as usize),
-            unknown: given.iter().copied().map(AtomicUsize::new).collect(),
+            given: given.words().iter().copied().map(AtomicU32::new).collect(),
             here: AtomicUsize::new(1),
             numbers,
             door,
@@ -67,26 +64,26 @@ impl Peers {
         self.here.load(Ordering::Relaxed)
     }
 
-    /// Of each host the first number, of those who join later, that is not known.
-    pub(super) fn unknown(&self) -> Vec<usize> {
-        self.unknown.iter().map(|first| first.load(Ordering::Relaxed)).collect()
+    /// Which numbers are known to have been given.
+    pub(super) fn given(&self) -> Given {
+        let mut given = Given::none(self.numbers.limit());
+        given.hear(self.given.iter().map(|word| word.load(Ordering::Relaxed)));
+        given
     }
 
     /// How many processes may still join on the host of a node.
     pub(super) fn places_left(&self, node: u32) -> usize {
-        let unknown = self.unknown.get(self.numbers.turn_of_host_of(node));
-        unknown.map_or(0, |first| self.numbers.from(first.load(Ordering::Relaxed)).count())
+        let given = self.given();
+        let later = self.numbers.later(self.numbers.turn_of_host_of(node));
+        later.filter(|&number| !given.has(number as usize)).count()
     }
 
-    /// A number is known, and with it those before it of the same host. By one thread at a time.
+    /// A number has been given, to this process or to one that links are open with; all others can hear of it. By one thread at a
+    /// time.
     pub(super) fn know(&self, number: usize) {
-        let turn = self.numbers.turn(number);
-        let next = self.numbers.next(number);
-        if number >= self.first()
-            && let Some(unknown) = self.unknown.get(turn)
-            && unknown.fetch_max(next, Ordering::Relaxed) < next
-        {
-            self.door.tell_given(turn, next);
+        let (at, bit) = given::bit(number);
+        if let Some(word) = self.given.get(at) {
+            self.door.tell_given(at, word.fetch_or(bit, Ordering::Relaxed) | bit);
         }
         if self.upto.load(Ordering::Relaxed) <= number {
             // PAIRS(upto): with the acquire in `upto`.

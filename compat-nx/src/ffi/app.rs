@@ -313,8 +313,11 @@ pub(super) fn start(
         };
         let place = Job { node, ptype: Some(ptype), late, ..job.clone() };
         let (child, pid) = match what {
-            Become::Copy => match spawn::fork(tied)? {
-                Forked::Child { control } => {
+            Become::Copy => match spawn::fork(tied) {
+                // The count tells how far it went.
+                Err(_) if started > 0 => break,
+                Err(failure) => return Err(failure),
+                Ok(Forked::Child { control }) => {
                     let mut app = app();
                     *app = App { shape: app.shape, ..App::default() };
                     drop(app);
@@ -325,14 +328,13 @@ pub(super) fn start(
                     }
                     return Ok(0);
                 }
-                Forked::Parent { pid, control } => {
+                Ok(Forked::Parent { pid, control }) => {
                     watch(&mut app(), node, ptype, pid, control)?;
                     (pid, process_id(pid))
                 }
             },
             Become::Program(program) => match load(&job, &place, program, tied) {
                 Ok(started) => started,
-                // The count tells how far it went.
                 Err(_) if started > 0 => break,
                 Err(failure) => return Err(failure),
             },

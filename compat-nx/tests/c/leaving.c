@@ -108,12 +108,12 @@ static void again(int *argc, char **argv)
 	CHECK(value == i);
 }
 
-static long turn;
+static long turn, dawdles;
 
 /* What comes before a new process has a number. */
 static void dawdle(void)
 {
-	if (me % 2 == 1 && turn < 3)
+	if (dawdles || (me % 2 == 1 && turn < 3))
 		usleep(300000);
 }
 
@@ -139,6 +139,28 @@ static void crowd(void)
 		CHECK(wait(&status) > 0 && status == 0);
 	}
 	gsync();
+}
+
+/* A process of another type begins when the first of its node, which was started before, has come and gone. */
+static void belated(int *argc, char **argv)
+{
+	nx_int_t nodes[] = { 0, 1 };
+
+	nx_initve(NULL, 2, "", argc, argv);
+	setptype(0);
+	CHECK(pthread_atfork(NULL, NULL, dawdle) == 0);
+	if (nx_nfork(nodes, 1, 0, NULL) == 0)
+		exit(0);
+	dawdles = 1;
+	if (nx_nfork(nodes, 1, 5, NULL) == 0) {
+		csend(1, &value, sizeof value, myhost(), 0);
+		exit(0);
+	}
+	dawdles = 0;
+	if (nx_nfork(nodes + 1, 1, 0, NULL) == 0)
+		exit(0);
+	crecv(1, &value, sizeof value);
+	CHECK(nx_waitall() == 0);
 }
 
 static void slow(long type, long count, long node, long ptype)
@@ -238,6 +260,8 @@ int main(int argc, char **argv)
 		return letters(&argc, argv), 0;
 	if (strcmp(what, "again") == 0)
 		return again(&argc, argv), 0;
+	if (strcmp(what, "belated") == 0)
+		return belated(&argc, argv), 0;
 	me = mynode();
 	if (strcmp(what, "handler") == 0)
 		handler();
