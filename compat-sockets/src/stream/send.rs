@@ -34,11 +34,7 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         return Outcome::Kernel;
     }
     if flags & KERNEL_FLAGS != 0 {
-        return if demote::our_way_for(link, fd, Counter::plain_option) {
-            Outcome::Kernel
-        } else {
-            Outcome::Failed(libc::EAGAIN)
-        };
+        return for_kernel(link, fd, flags);
     }
     let mut cursor = Cursor::new(vectors);
     let mut done = 0;
@@ -104,6 +100,26 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
 /// Whether the kernel is still to be told of our end.
 fn fin_comes_later(link: &Link) -> bool {
     carrier::sends_fin(link) || link.owes_fin()
+}
+
+/// For a send that needs the kernel: waits, if it may, until our direction goes by TCP. It does at once, but where the peer has not
+/// looked since our ring began, and more lies there than TCP takes.
+#[cold]
+fn for_kernel(link: &Link, mut fd: i32, flags: i32) -> Outcome {
+    let mut time = Waited::default();
+    while !demote::our_way_for(link, fd, Counter::plain_option) {
+        if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
+            return Outcome::Failed(libc::EAGAIN);
+        }
+        let waited = wait::for_space(link, fd, &mut time);
+        fd = parked::number_now(link, fd).unwrap_or(-1);
+        match waited {
+            Ok(Room::Look) => raw::wait_for(-1, 0, 1), // what was taken may not be enough
+            Ok(Room::Gone) => return Outcome::Kernel,
+            Err(errno) => return Outcome::Failed(errno),
+        }
+    }
+    Outcome::Kernel
 }
 
 /// Makes a real send on a socket whose direction has not switched. It is counted, so that the switch waits for it; if the

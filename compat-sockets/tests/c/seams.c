@@ -97,6 +97,33 @@ static void then_urgent(bool is_taken) {
     exchange(ends[0], ends[1], 3);
     exchange(ends[1], ends[0], 4);
 }
+/* Where more was sent than TCP takes for who has not looked: that one waits, and is no error. */
+static _Atomic pid_t sends_urgent;
+static void *send_urgent(void *fd) {
+    sends_urgent = (pid_t)syscall(SYS_gettid);
+    CHECK_EQ(send(*(int *)fd, "X", 1, MSG_OOB), 1, "urgent");
+    return NULL;
+}
+static void urgent_waits(void) {
+    int ends[2];
+    make_cold_pair(ends);
+    size_t total = warm_up_unread(ends[0], ends[1], SEED), more = 20000;
+    static char buffer[256 * KIB];
+    pthread_t sender;
+    set_option(ends[1], SOL_SOCKET, SO_SNDBUF, 4608);
+    write_pattern(ends[1], more, total, SEED);
+    helper_start(&sender, send_urgent, &ends[1]);
+    UNTIL(sends_urgent != 0);
+    until_asleep(sends_urgent);
+    total += more;
+    CHECK(recv(ends[0], buffer, total, MSG_WAITALL) == (ssize_t)total, "all before it");
+    CHECK(pattern_match(buffer, total, 0, SEED) == total, "in order");
+    REQUIRE(pthread_join(sender, NULL) == 0);
+    struct pollfd wait = {.fd = ends[0], .events = POLLPRI};
+    CHECK_EQ(poll(&wait, 1, -1), 1, "urgent data came");
+    exchange(ends[0], ends[1], 3);
+    exchange(ends[1], ends[0], 4);
+}
 static void urgent_behind_both(void) {
     then_urgent(false);
     then_urgent(true);
@@ -176,6 +203,6 @@ static void low_water_peer(int fd) {
 }
 
 static const struct test_case cases[] = {
-    LONER(kernel_then_ring), LONER(urgent_behind_both), PAIR(ring_then_kernel), PAIR(patient_look), PAIR(low_water),
+    LONER(kernel_then_ring), LONER(urgent_behind_both), LONER(urgent_waits), PAIR(ring_then_kernel), PAIR(patient_look), PAIR(low_water),
 };
 MAIN(cases)
