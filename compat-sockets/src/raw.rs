@@ -147,6 +147,11 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
     Ok(count.max(0) as usize)
 }
 
+/// What tells a socket from all others that there are and have been (`SO_COOKIE`); 0 for what is none.
+pub(crate) fn socket_cookie(fd: i32) -> u64 {
+    socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap_or(0)
+}
+
 /// Whether a byte of urgent data is there that nobody has taken.
 pub(crate) fn has_urgent(fd: i32) -> bool {
     pending_events(fd, libc::POLLPRI) & libc::POLLPRI != 0

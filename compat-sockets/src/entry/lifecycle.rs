@@ -104,6 +104,9 @@ export! {
             if !is_known && !fork::in_vfork_child() {
                 fd_table::forget(fd);
                 fd_table::track(fd, result != 0);
+                if let Some(sock) = fd_table::sock(fd) {
+                    epoll::connected(fd, sock);
+                }
             }
             real::set_errno(errno);
         }

@@ -16,6 +16,8 @@ use vmmc::word::Word;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) sock: Option<&'static Sock>,
+    /// The cookie of a socket that is none of ours yet: it may be connected later. 0 for anything else.
+    pub(super) early: u64,
     /// Its number, if it is a set. The descriptor may mean something else by now.
     pub(super) inner: Option<usize>,
     pub(super) events: u32,
@@ -211,7 +213,9 @@ impl Members {
         op: i32,
     ) {
         let before = self.records.get(&fd).map(|record| record.data);
-        self.change(|members| members.insert(set, fd, known, event));
+        // Connected meanwhile, it is looked for here only or by `is_connected` only.
+        let known = if let Known::Nothing = known { fd_table::get(fd) } else { known };
+        self.change(|members| members.insert(set, fd, known, event, op));
         // A record that an addition replaces is of a file that is still a member, by a duplicate.
         if let Some(before) = before
             && before != event.u64
@@ -235,7 +239,17 @@ impl Members {
         }
     }
 
-    fn insert(&mut self, set: &EpollSet, fd: i32, known: Known, event: &epoll_event) {
+    /// A socket that may be a member already is ours from now on.
+    pub(super) fn is_connected(&mut self, fd: i32, sock: &'static Sock, cookie: u64) {
+        let Some(record) = self.records.get_mut(&fd) else { return };
+        if record.early == cookie && record.sock.is_none() {
+            record.sock = Some(sock);
+            sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
+            sock.is_to_be_watched();
+        }
+    }
+
+    fn insert(&mut self, set: &EpollSet, fd: i32, known: Known, event: &epoll_event, op: i32) {
         let (sock, inner) = match known {
             Known::Sock(sock) => (Some(sock), None),
             Known::Epoll(number) => (None, Some(number)),
@@ -243,6 +257,11 @@ impl Members {
         };
         let before = self.remove(fd);
         let ended = before.is_some_and(|record| record.ended);
+        let early = match (known, before) {
+            (Known::Nothing, Some(before)) if op == libc::EPOLL_CTL_MOD => before.early,
+            (Known::Nothing, _) => raw::socket_cookie(fd),
+            _ => 0,
+        };
         let mut refused = 0;
         if let Some(link) = sock.and_then(|sock| sock.enter(fd)) {
             refused = link.side.tx_refused.load(Ordering::Relaxed);
@@ -250,6 +269,7 @@ impl Members {
         }
         let record = Record {
             sock,
+            early,
             inner,
             events: event.events,
             data: event.u64,

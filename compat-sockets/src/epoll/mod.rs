@@ -53,7 +53,7 @@ use crate::lock::Lock;
 use crate::sock::Sock;
 use crate::stream::give_way::Yields;
 use crate::stream::spin::Lesson;
-use crate::{real, user_memory};
+use crate::{raw, real, user_memory};
 use libc::epoll_event;
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicPtr;
@@ -246,6 +246,14 @@ fn del_by_closed_number(epfd: i32, fd: i32, member: i32) {
         crate::raw::epoll_del(epfd, member);
     }
     crate::raw::close(lowest);
+}
+
+/// The socket behind `fd` was connected, or is about to be, and is ours from now on. Programs (nginx) register it before, too.
+pub(crate) fn connected(fd: i32, sock: &'static Sock) {
+    let cookie = raw::socket_cookie(fd);
+    for (_, set) in sets().filter(|_| cookie != 0) {
+        set.with(|members| members.is_connected(fd, sock, cookie));
+    }
 }
 
 /// The last known descriptor of a member is closed, and the kernel has forgotten it.

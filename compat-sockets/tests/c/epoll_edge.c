@@ -444,6 +444,29 @@ static void one_end(void) {
     CHECK(twice == 0 || by_kernel, "told once");
 }
 
+/* Registered before it is connected, as nginx does; and read without a look at whether there is more. */
+static void registered_before_connect(void) {
+    uint16_t port;
+    char buffer[128] = {0};
+    int listener = listen_loopback(&port), epoll = new_epoll(), lost = 0;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int here = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    change(epoll, EPOLL_CTL_ADD, here, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    REQUIRE(connect(here, (struct sockaddr *)&to, sizeof to) == 0 || errno == EINPROGRESS);
+    int there = accept(listener, NULL, NULL);
+    REQUIRE(there >= 0);
+    set_nonblocking(here, false);
+    warm_up(there, here);
+    edges_of(epoll, 0);
+    for (int round = 0; round < 200 && !lost; round++) {
+        write_all(there, buffer, 64);
+        lost += (edges_of(epoll, 2000) & EPOLLIN) == 0;
+        read_all(here, buffer, 64);
+    }
+    CHECK_EQ(lost, 0, "edges lost");
+}
+
 /* Two threads wait in one set; arrivals one at a time: each is served by one of them. */
 static _Atomic int served;
 static void *edge_worker(void *argument) {
@@ -725,6 +748,7 @@ static const struct test_case cases[] = {
     PAIR(end_of_file),
     PAIR(end_on_unread),
     LONER(one_end),
+    LONER(registered_before_connect),
     PAIR(workers),
     LONER(many_full),
     PAIR(writable_edge_to_another),
