@@ -147,6 +147,11 @@ pub(crate) fn unread(fd: i32) -> Result<usize> {
     Ok(count.max(0) as usize)
 }
 
+/// Whether it is a socket of type `SOCK_STREAM`.
+pub(crate) fn is_stream_socket(fd: i32) -> bool {
+    socket_option(fd, libc::SOL_SOCKET, libc::SO_TYPE, 0i32) == Ok(libc::SOCK_STREAM)
+}
+
 /// What tells a socket from all others that there are and have been (`SO_COOKIE`); 0 for what is none.
 pub(crate) fn socket_cookie(fd: i32) -> u64 {
     socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap_or(0)

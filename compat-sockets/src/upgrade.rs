@@ -460,12 +460,18 @@ pub(crate) fn given_to_tcp(fd: i32) -> Option<u64> {
     tcp_info(fd)?.given()
 }
 
+/// Whether the place of urgent data may lie among the unread bytes.
+pub(crate) fn may_have_mark(link: &Link, fd: i32) -> bool {
+    // In this order: who takes the byte says so first.
+    raw::has_urgent(fd) || link.side.took_urgent.load(Ordering::SeqCst) != 0
+}
+
 /// Data bytes the program has taken out of TCP. Under the rx lock.
 pub(crate) fn taken_from_tcp(link: &Link, fd: i32) -> Option<u64> {
     let mut before = tcp_info(fd)?;
     for _ in 0..1000 {
-        let has_mark = link.side.took_urgent.load(Ordering::Relaxed) != 0 || raw::has_urgent(fd);
-        let unread = if has_mark { raw::unread_beyond_mark(fd) } else { raw::unread(fd) };
+        let unread =
+            if may_have_mark(link, fd) { raw::unread_beyond_mark(fd) } else { raw::unread(fd) };
         let unread = unread.ok()? as u64;
         let after = tcp_info(fd)?;
         if after.bytes_received == before.bytes_received && after.state == before.state {

@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 use vmmc::control::message::Refusal;
-use vmmc::error::ImportError;
+use vmmc::error::{ImportError, WaitError};
 use vmmc::sync::Ordering;
 use vmmc::{Import, Node};
 
@@ -70,7 +70,7 @@ pub(super) struct Found {
 /// Gives this process a number, and finds all who are there.
 pub(super) fn take_number(
     home: &mut Home,
-    mut late: Late,
+    late: Late,
     patience: Patience,
 ) -> Result<(Door, Found), StartError> {
     let Home { own, bell, .. } = home;
@@ -79,12 +79,21 @@ pub(super) fn take_number(
         given: Given::none(own.numbers.limit()),
         left: BTreeSet::new(),
     };
+    if let Late::Begun { by } = late
+        && by < own.numbers.limit() as u32
+        && let Some(door) = door_of(bell, own, by, Duration::ZERO)?
+    {
+        // It knows of all who have left: it is there until we have joined.
+        found.doors.insert(by, door);
+        found.hear(own.numbers.limit());
+    }
+    let mut begun = late != Late::Starting;
     let mut door = None;
     while Instant::now() < patience.deadline {
         let mine = door.as_ref().map(|_| own.number);
-        found.search(bell, own, mine, late, patience)?;
+        found.search(bell, own, mine, begun, patience)?;
         // Who was there is there, or has left.
-        late = Late::Begun;
+        begun = true;
         // What is new may be numbers of more processes, or ours: of one that has left, and that somebody has met.
         let news = found.hear(own.numbers.limit());
         let held = door.take_if(|_| !found.given.has(own.number as usize));
@@ -128,13 +137,13 @@ impl Found {
         bell: &Node,
         own: &Own,
         mine: Option<u32>,
-        late: Late,
+        begun: bool,
         patience: Patience,
     ) -> Result<(), StartError> {
         // Who is there no more has left, or another one has the number next, which nobody had met: to be looked at again.
         self.doors.retain(|_, door| door.check_open().is_ok());
         let mut wait = Duration::ZERO;
-        while let Some(missing) = self.look_for_first(bell, own, late, wait)? {
+        while let Some(missing) = self.look_for_first(bell, own, begun, wait)? {
             if Instant::now() >= patience.deadline {
                 return Err(StartError::Missing { node: missing, seconds: patience.seconds });
             }
@@ -165,10 +174,16 @@ impl Found {
             }
             door_of(bell, own, number, Duration::ZERO).ok().flatten().map(Some)
         };
-        let Ok(()) = find_unmet(own, given, look, |number, door| {
-            new.extend(door.map(|door| (number, door)));
-            Ok::<_, Infallible>(())
-        });
+        let Ok(()) = find_unmet(
+            own,
+            given,
+            || given.clone(),
+            look,
+            |number, door| {
+                new.extend(door.map(|door| (number, door)));
+                Ok::<_, Infallible>(())
+            },
+        );
         doors.extend(new);
         Ok(())
     }
@@ -178,7 +193,7 @@ impl Found {
         &mut self,
         bell: &Node,
         own: &Own,
-        late: Late,
+        begun: bool,
         wait: Duration,
     ) -> Result<Option<u32>, StartError> {
         let mut missing = None;
@@ -188,7 +203,7 @@ impl Found {
             }
             match door_of(bell, own, number, wait)? {
                 Some(door) => drop(self.doors.insert(number, door)),
-                None if late == Late::Begun || self.given.has(number as usize) => {
+                None if begun || self.given.has(number as usize) => {
                     self.left.insert(number);
                 }
                 None => missing = missing.or(Some(number)),
@@ -220,14 +235,16 @@ fn door_of(
     }
 }
 
-/// Calls `meet` for each process of those that joined later and were met by nobody who is known which `look` finds, until it
-/// fails.
+/// Calls `meet` for each process of those that joined later, but for those that are `given`, which `look` finds, until it fails.
+/// What others have `heard` to be given is asked for only where many are missing: those have left.
 fn find_unmet<D, E>(
     own: &Own,
     given: &Given,
+    heard: impl Fn() -> Given,
     look: impl Fn(u32) -> Option<D>,
     mut meet: impl FnMut(u32, D) -> Result<(), E>,
 ) -> Result<(), E> {
+    let mut all_heard = None;
     for turn in own.numbers.turns() {
         let mut passed_over = Vec::new();
         for number in own.numbers.later(turn).filter(|&number| !given.has(number as usize)) {
@@ -241,8 +258,14 @@ fn find_unmet<D, E>(
                 }
                 // Of this host, where ours was the first that was free.
                 None if number < own.number && own.elsewhere(number).is_none() => {}
-                None if passed_over.len() == PASSED_OVER => break,
                 None => passed_over.push(number),
+            }
+            if passed_over.len() > PASSED_OVER {
+                let heard = all_heard.get_or_insert_with(&heard);
+                passed_over.retain(|&number| !heard.has(number as usize));
+                if passed_over.len() > PASSED_OVER {
+                    break;
+                }
             }
         }
     }
@@ -361,7 +384,15 @@ pub(super) fn welcome(inner: &Inner) {
     let seconds = settings.start_s;
     let nodes = Nodes { data, bell };
     let look = |number| door_of(bell, own, number, Duration::ZERO).ok().flatten();
-    let Ok(()) = find_unmet(own, &peers.given(), look, |number, door| {
+    // Of those whom we have not met some may have met others, and have left.
+    let heard = || {
+        let mut given = peers.given();
+        for peer in inner.peers().filter(|peer| peer.is_linked()) {
+            given.hear(peer.given(own.numbers.limit()));
+        }
+        given
+    };
+    let Ok(()) = find_unmet(own, &peers.given(), heard, look, |number, door| {
         let patience =
             Patience { deadline: Instant::now() + Duration::from_secs(seconds), seconds };
         let opened = Opening::start(nodes, own, number, inner.stride, inner.on_end.handler())
@@ -408,8 +439,11 @@ fn see_off(inner: &Inner, peer: &Peer) {
         && !peer.is_here()
         && peer.is_linked()
         && Instant::now() < deadline
-        && inner.data.wait_until(Some(LOOK), |_| true, |_| peer.is_here().then_some(())).is_ok()
     {
+        let waited = inner.data.wait_until(Some(LOOK), |_| true, |_| peer.is_here().then_some(()));
+        if waited.is_err_and(|error| !matches!(error, WaitError::TimedOut { .. })) {
+            return;
+        }
     }
 }
 

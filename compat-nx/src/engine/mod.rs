@@ -228,6 +228,12 @@ impl Engine {
         self.inner.job.node as i32
     }
 
+    /// This process's number: of the first process of a node the node's, of others one that nobody else has.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.inner.own.number
+    }
+
     /// Number of nodes.
     #[must_use]
     pub fn nodes(&self) -> i32 {

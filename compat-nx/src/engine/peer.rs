@@ -267,6 +267,11 @@ impl Peer {
         door::wake(&self.door);
     }
 
+    /// Which numbers it knows to have been given.
+    pub(super) fn given(&self, limit: usize) -> impl Iterator<Item = u32> {
+        door::given(&self.door, limit)
+    }
+
     /// Whether both links are open. Their ends are heard of one after the other, over two connections,
     /// and a process that computes hears of the door's only.
     pub(super) fn is_linked(&self) -> bool {

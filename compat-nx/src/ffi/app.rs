@@ -307,7 +307,7 @@ pub(super) fn start(
     let mut joining = Vec::new();
     for node in list {
         let late = match engine {
-            Some(_) => Some(Late::Begun),
+            Some(engine) => Some(Late::Begun { by: engine.number() }),
             None if app().has_first(node) => Some(Late::Starting),
             None => None,
         };

@@ -42,11 +42,11 @@ pub enum Late {
     /// Some nodes may have no process yet.
     Starting,
     /// Every node has, or had, a process.
-    Begun,
+    Begun {
+        /// The number of the process that has started this one.
+        by: u32,
+    },
 }
-
-/// What [`env::LATE`] calls them.
-const LATE: [(&str, Late); 2] = [("starting", Late::Starting), ("begun", Late::Begun)];
 
 /// Environment of a rank. The launcher sets all of them.
 pub mod env {
@@ -62,7 +62,7 @@ pub mod env {
     pub const HOST: &str = "SHRIMP_NX_HOST";
     /// [`super::Job::ptype`]; absent: 0 for nodes, not set for the host.
     pub const PTYPE: &str = "SHRIMP_NX_PTYPE";
-    /// [`super::Job::late`]: `starting` or `begun`; absent for the first process of a node.
+    /// [`super::Job::late`]: `starting` or `begun:NUMBER`; absent for the first process of a node.
     pub const LATE: &str = "SHRIMP_NX_LATE";
     /// [`super::Job::hosts`], separated by commas; absent: one machine.
     pub const HOSTS: &str = "SHRIMP_NX_HOSTS";
@@ -131,9 +131,13 @@ impl Job {
         let late = match get(env::LATE) {
             None => None,
             Some(value) => {
-                let known = LATE.iter().find(|(word, _)| *word == value);
-                let expected = "starting or begun";
-                Some(known.ok_or(JobError { name: env::LATE, value, expected })?.1)
+                let late = match value.strip_prefix("begun:") {
+                    Some(by) => by.parse().ok().map(|by| Late::Begun { by }),
+                    None => (value == "starting").then_some(Late::Starting),
+                };
+                let expected =
+                    "starting, or begun: with the number of the process that has started it";
+                Some(late.ok_or(JobError { name: env::LATE, value, expected })?)
             }
         };
         let hosts = match get(env::HOSTS) {
@@ -220,9 +224,10 @@ impl Job {
         if let Some(ptype) = self.ptype {
             variables.push((env::PTYPE, ptype.to_string()));
         }
-        let late = LATE.iter().find(|(_, late)| Some(*late) == self.late);
-        if let Some((word, _)) = late {
-            variables.push((env::LATE, (*word).to_owned()));
+        match self.late {
+            None => {}
+            Some(Late::Starting) => variables.push((env::LATE, "starting".into())),
+            Some(Late::Begun { by }) => variables.push((env::LATE, format!("begun:{by}"))),
         }
         if !self.hosts.is_empty() {
             variables.push((env::HOSTS, self.hosts.join(",")));
@@ -273,7 +278,7 @@ mod tests {
         for (host, ptype, late) in [
             (false, Some(3), None),
             (true, Some(0), Some(Late::Starting)),
-            (true, Some(1), Some(Late::Begun)),
+            (true, Some(1), Some(Late::Begun { by: 7 })),
         ] {
             let token = Token([7; 16]);
             let hosts = ["a", "b", "a", "b", "b"].map(str::to_owned);
@@ -290,7 +295,7 @@ mod tests {
 
     fn job() -> Job {
         let token = Token([0xa5; 16]);
-        let late = Some(Late::Begun);
+        let late = Some(Late::Begun { by: 2 });
         let (id, hosts) = ("17-0a0b0c0d".into(), ["a"; 5].map(str::to_owned).into());
         Job { id, token, size: 4, node: 3, host: true, ptype: Some(2), late, hosts }
     }
@@ -313,6 +318,8 @@ mod tests {
             (env::HOSTS, "a,,b,b,a"),
             (env::LATE, ""),
             (env::LATE, "later"),
+            (env::LATE, "begun"),
+            (env::LATE, "begun:-1"),
         ];
         for (name, wrong) in bad {
             let variables = job().to_env();

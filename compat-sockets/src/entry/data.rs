@@ -1,9 +1,8 @@
 //! read, write and their kin.
 
 use super::{export, inq};
-use crate::counters::Counter;
 use crate::sock::{Link, Using, shadow};
-use crate::stream::{Outcome, copy_vectors, demote, recv, send};
+use crate::stream::{Outcome, copy_vectors, recv, send};
 use crate::upgrade::{Route, Way, route};
 use crate::{carrier, file, fork, raw, real, user_memory};
 use libc::{
@@ -523,8 +522,7 @@ unsafe fn send_message(link: &Link, fd: c_int, message: *const msghdr, flags: c_
     };
     if header.msg_controllen > 0 {
         // Control data on TCP concerns the kernel (timestamps, ...).
-        let ended = demote::our_way_for(link, fd, Counter::plain_option);
-        return if ended { Outcome::Kernel } else { Outcome::Failed(libc::EAGAIN) };
+        return send::for_kernel(link, fd, flags);
     }
     send::send(link, fd, list, flags)
 }

@@ -97,10 +97,10 @@ export! {
         let link = if (level, name) == (libc::SOL_SOCKET, libc::SO_OOBINLINE) { entered(fd) } else { None };
         let result = match link {
             Some(link) => {
-                let held = link.lock_rx();
+                let held = link.side.rx_lock.lock();
                 let result = set();
-                if let Ok(held) = held {
-                    link.side.rx_lock.unlock_by(held);
+                if held.is_ok() {
+                    link.side.rx_lock.unlock();
                 }
                 link.leave();
                 result

@@ -250,8 +250,11 @@ fn del_by_closed_number(epfd: i32, fd: i32, member: i32) {
 
 /// The socket behind `fd` was connected, or is about to be, and is ours from now on. Programs (nginx) register it before, too.
 pub(crate) fn connected(fd: i32, sock: &'static Sock) {
+    if sets().next().is_none() || !raw::is_stream_socket(fd) {
+        return;
+    }
     let cookie = raw::socket_cookie(fd);
-    for (_, set) in sets().filter(|_| cookie != 0) {
+    for (_, set) in sets() {
         set.with(|members| members.is_connected(fd, sock, cookie));
     }
 }

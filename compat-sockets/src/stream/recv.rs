@@ -75,7 +75,7 @@ pub(super) enum Step {
 pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let side = link.side;
     if flags & libc::MSG_OOB != 0 {
-        side.took_urgent.store(1, Ordering::Relaxed);
+        side.took_urgent.store(1, Ordering::SeqCst);
     }
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0
         || side.rx_state.load(Ordering::Relaxed) == rx::ENDED
@@ -231,6 +231,8 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
 /// next ring part only behind bytes that were.
 fn all_taken(link: &Link, fd: i32) {
     if link.side.parts_read.load(Ordering::Relaxed) != 0
+        // Who has sent urgent data begins no ring part any more.
+        && !upgrade::may_have_mark(link, fd)
         && let Some(taken) = upgrade::taken_from_tcp(link, fd)
     {
         link.mine().taken().store(taken, Ordering::Release);

@@ -102,24 +102,28 @@ fn fin_comes_later(link: &Link) -> bool {
     carrier::sends_fin(link) || link.owes_fin()
 }
 
-/// For a send that needs the kernel: waits, if it may, until our direction goes by TCP. It does at once, but where the peer has not
-/// looked since our ring began, and more lies there than TCP takes.
+/// How long a blocking send that needs the kernel waits for a peer that has not looked since our ring began, in milliseconds.
+const UNSEEN_MS: u32 = 5000;
+/// And from then on, while what it reads still has to find room. (Who interrupted a send of its own thread tries in vain.)
+const SEEN_MS: u32 = 200;
+
+/// For a send that needs the kernel: our direction goes by TCP from now on. Where the peer has not looked since our ring began, and
+/// more lies there than TCP takes, it cannot yet: a blocking send waits for that look, a bounded time.
 #[cold]
-fn for_kernel(link: &Link, mut fd: i32, flags: i32) -> Outcome {
-    let mut time = Waited::default();
-    while !demote::our_way_for(link, fd, Counter::plain_option) {
-        if flags & libc::MSG_DONTWAIT != 0 || raw::is_nonblocking(fd) {
+pub(crate) fn for_kernel(link: &Link, fd: i32, flags: i32) -> Outcome {
+    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !raw::is_nonblocking(fd);
+    let (mut waited, mut seen) = (0, 0);
+    loop {
+        if demote::our_way_for(link, fd, Counter::plain_option) {
+            return Outcome::Kernel;
+        }
+        if !may_wait || waited == UNSEEN_MS || seen == SEEN_MS {
             return Outcome::Failed(libc::EAGAIN);
         }
-        let waited = wait::for_space(link, fd, &mut time);
-        fd = parked::number_now(link, fd).unwrap_or(-1);
-        match waited {
-            Ok(Room::Look) => raw::wait_for(-1, 0, 1), // what was taken may not be enough
-            Ok(Room::Gone) => return Outcome::Kernel,
-            Err(errno) => return Outcome::Failed(errno),
-        }
+        raw::wait_for(-1, 0, 1);
+        waited += 1;
+        seen += u32::from(demote::may_end(link));
     }
-    Outcome::Kernel
 }
 
 /// Makes a real send on a socket whose direction has not switched. It is counted, so that the switch waits for it; if the
