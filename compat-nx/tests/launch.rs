@@ -475,6 +475,19 @@ fn a_process_that_begins_when_the_first_of_its_node_has_left_joins() {
 }
 
 #[test]
+fn processes_that_each_start_the_next_and_leave_find_each_other() {
+    let program = plain("leaving.c");
+    let job = Job::new();
+    for nodes in ["1", "2"] {
+        let mut command = launcher(&job, &["-n", nodes], &program, &["relay"]);
+        let done = run(command.env("NX_START", "auto"));
+        assert_eq!((done.code, &*done.err), (Some(0), ""), "{nodes} nodes: {done}");
+        assert_eq!(done.out.lines().count(), nodes.parse().expect("a number"), "{done}");
+    }
+    nobody_is_left(&program);
+}
+
+#[test]
 fn processes_that_several_nodes_add_at_once_and_that_are_soon_gone_get_numbers_of_their_own() {
     let program = plain("leaving.c");
     let job = Job::new();

@@ -163,6 +163,21 @@ static void belated(int *argc, char **argv)
 	CHECK(nx_waitall() == 0);
 }
 
+/* Each process starts the next and leaves: soon only the last two know of any. */
+static void relay(void)
+{
+	nx_int_t node = me;
+
+	for (turn = 0; turn < 12; turn++) {
+		long forked = nx_nfork(&node, 1, 10 + turn, NULL);
+
+		CHECK(forked >= 0);
+		if (forked == 1)
+			exit(0);
+	}
+	printf("node %ld: the last\n", me);
+}
+
 static void slow(long type, long count, long node, long ptype)
 {
 	entered++;
@@ -271,6 +286,8 @@ int main(int argc, char **argv)
 		thread();
 	else if (strcmp(what, "crowd") == 0)
 		crowd();
+	else if (strcmp(what, "relay") == 0)
+		relay();
 	else if (strcmp(what, "cancel") == 0)
 		cancel();
 	else if (strcmp(what, "typed") == 0)
