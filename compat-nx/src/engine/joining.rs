@@ -3,7 +3,8 @@
 //! ```text
 //!   who joins                                who is there
 //!   reads in their doors which numbers have
-//!   been given, exports its own: has a number
+//!   been given, first in that of who has
+//!   started it; exports its own: has a number
 //!   reads them again, and those of who came
 //!   meanwhile: another number if somebody has
 //!   met one that had this one
