@@ -72,6 +72,28 @@ static void kernel_then_ring(void) {
     exchange(ends[1], ends[0], 4);
 }
 
+static _Atomic pid_t sends_urgent;
+static void *send_urgent(void *fd) {
+    sends_urgent = (pid_t)syscall(SYS_gettid);
+    bool sent = send(*(int *)fd, "X", 1, MSG_OOB) == 1;
+    write_all(*(int *)fd, "def", 3);
+    return sent ? fd : NULL;
+}
+/* Has done so, or waits for a look of the receiver's: it must, where daemons carry the connection. */
+static pthread_t urgent_from(int *fd) {
+    pthread_t sender;
+    sends_urgent = 0;
+    helper_start(&sender, send_urgent, fd);
+    UNTIL(sends_urgent != 0);
+    until_asleep(sends_urgent);
+    return sender;
+}
+static void urgent_was_sent(pthread_t sender) {
+    void *sent;
+    REQUIRE(pthread_join(sender, &sent) == 0);
+    CHECK(sent, "the urgent byte was sent");
+}
+
 /* The same, and then urgent data, before the receiver has looked: the kernel counts up to its place only. */
 static void then_urgent(bool is_taken) {
     int ends[2];
@@ -81,13 +103,13 @@ static void then_urgent(bool is_taken) {
     char byte = 0;
     write_pattern(ends[1], 10, total, SEED);
     total += 10;
-    REQUIRE(send(ends[1], "X", 1, MSG_OOB) == 1);
-    write_all(ends[1], "def", 3);
+    pthread_t sender = urgent_from(&ends[1]);
+    UNTIL(readable_bytes(ends[0]) >= (int)total);
     struct pollfd wait = {.fd = ends[0], .events = POLLPRI};
     CHECK_EQ(poll(&wait, 1, -1), 1, "urgent data came");
+    urgent_was_sent(sender);
     if (is_taken)
         CHECK_EQ(recv(ends[0], &byte, 1, MSG_OOB), 1, "and is taken");
-    UNTIL(readable_bytes(ends[0]) >= (int)total);
     memset(buffer, 0, sizeof buffer);
     CHECK(recv(ends[0], buffer, sizeof buffer, MSG_WAITALL) == (ssize_t)total, "all before it");
     CHECK(pattern_match(buffer, total, 0, SEED) == total, "in order");
@@ -97,37 +119,30 @@ static void then_urgent(bool is_taken) {
     exchange(ends[0], ends[1], 3);
     exchange(ends[1], ends[0], 4);
 }
-/* Where more was sent than TCP takes for who has not looked: that one waits, and is no error. */
-static _Atomic pid_t sends_urgent;
-static void *send_urgent(void *fd) {
-    sends_urgent = (pid_t)syscall(SYS_gettid);
-    return send(*(int *)fd, "X", 1, MSG_OOB) == 1 ? fd : NULL;
+static void urgent_behind_both(void) {
+    then_urgent(false);
+    then_urgent(true);
 }
+
+/* Where more was sent than TCP takes for who has not looked: that one waits, and is no error. */
 static void urgent_waits(void) {
     int ends[2];
     make_cold_pair(ends);
     size_t total = warm_up_unread(ends[0], ends[1], SEED), more = 20000;
     static char buffer[256 * KIB];
-    pthread_t sender;
     set_option(ends[1], SOL_SOCKET, SO_SNDBUF, 4608);
     write_pattern(ends[1], more, total, SEED);
-    helper_start(&sender, send_urgent, &ends[1]);
-    UNTIL(sends_urgent != 0);
-    until_asleep(sends_urgent);
     total += more;
+    pthread_t sender = urgent_from(&ends[1]);
     CHECK(recv(ends[0], buffer, total, MSG_WAITALL) == (ssize_t)total, "all before it");
     CHECK(pattern_match(buffer, total, 0, SEED) == total, "in order");
-    void *sent;
-    REQUIRE(pthread_join(sender, &sent) == 0);
-    CHECK(sent, "the urgent byte was sent");
     struct pollfd wait = {.fd = ends[0], .events = POLLPRI};
     CHECK_EQ(poll(&wait, 1, -1), 1, "urgent data came");
+    urgent_was_sent(sender);
+    read_all(ends[0], buffer, 3);
+    CHECK(memcmp(buffer, "def", 3) == 0, "what came after it, without it");
     exchange(ends[0], ends[1], 3);
     exchange(ends[1], ends[0], 4);
-}
-static void urgent_behind_both(void) {
-    then_urgent(false);
-    then_urgent(true);
 }
 
 /* Unread bytes in the ring, then more in the kernel's queue. The small buffer keeps what is in the
