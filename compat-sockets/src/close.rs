@@ -271,9 +271,7 @@ pub(crate) fn before_vfork_exec() {
         let numbers = std::iter::once(fd).chain(0..=9);
         // The number it has in the parent, or one it was given for the new program.
         let found = numbers.into_iter().find(|&number| {
-            is_inherited(number)
-                && cookie != 0
-                && raw::socket_option(number, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) == Ok(cookie)
+            is_inherited(number) && cookie != 0 && raw::socket_cookie(number) == Ok(cookie)
         });
         if let Some(number) = found {
             sock.make_plain(number, Counter::plain_forked);

@@ -152,9 +152,9 @@ pub(crate) fn is_stream_socket(fd: i32) -> bool {
     socket_option(fd, libc::SOL_SOCKET, libc::SO_TYPE, 0i32) == Ok(libc::SOCK_STREAM)
 }
 
-/// What tells a socket from all others that there are and have been (`SO_COOKIE`); 0 for what is none.
-pub(crate) fn socket_cookie(fd: i32) -> u64 {
-    socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap_or(0)
+/// What tells a socket from all others that there are and have been (`SO_COOKIE`).
+pub(crate) fn socket_cookie(fd: i32) -> Result<u64> {
+    socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64)
 }
 
 /// Whether a byte of urgent data is there that nobody has taken.

@@ -185,9 +185,7 @@ impl Inside {
 /// reach it. Under the lock of the conversation.
 pub(crate) fn is_eligible(sock: &Sock, fd: i32) -> bool {
     let option = |name| raw::socket_option(fd, libc::SOL_SOCKET, name, 0i32);
-    if option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
-        || option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
-    {
+    if !raw::is_stream_socket(fd) || option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         sock.make_plain(fd, Counter::plain_not_tcp);
         return false;
     }
@@ -461,18 +459,30 @@ pub(crate) fn given_to_tcp(fd: i32) -> Option<u64> {
 }
 
 /// Whether the place of urgent data may lie among the unread bytes.
-pub(crate) fn may_have_mark(link: &Link, fd: i32) -> bool {
+fn may_have_mark(link: &Link, fd: i32) -> bool {
     // In this order: who takes the byte says so first.
     raw::has_urgent(fd) || link.side.took_urgent.load(Ordering::SeqCst) != 0
 }
 
 /// Data bytes the program has taken out of TCP. Under the rx lock.
 pub(crate) fn taken_from_tcp(link: &Link, fd: i32) -> Option<u64> {
+    taken_by(fd, || match may_have_mark(link, fd) {
+        true => raw::unread_beyond_mark(fd),
+        false => raw::unread(fd),
+    })
+}
+
+/// The same where no place of urgent data lies among the unread bytes, nor comes to lie there; `None` where it may.
+pub(crate) fn taken_without_mark(link: &Link, fd: i32) -> Option<u64> {
+    let taken = taken_by(fd, || raw::unread(fd));
+    // Afterwards: one that came during the count is found.
+    taken.filter(|_| !may_have_mark(link, fd))
+}
+
+fn taken_by(fd: i32, unread: impl Fn() -> raw::Result<usize>) -> Option<u64> {
     let mut before = tcp_info(fd)?;
     for _ in 0..1000 {
-        let unread =
-            if may_have_mark(link, fd) { raw::unread_beyond_mark(fd) } else { raw::unread(fd) };
-        let unread = unread.ok()? as u64;
+        let unread = unread().ok()? as u64;
         let after = tcp_info(fd)?;
         if after.bytes_received == before.bytes_received && after.state == before.state {
             return after.taken(unread);

@@ -24,7 +24,7 @@ use vmmc::{Export, Import, ImportBuilder, Node, Region, Rights, Who};
 pub(super) const WAKE: usize = 0;
 /// Offset of the word that a process sets before which has joined later.
 pub(super) const NEW: usize = 8;
-/// Offset of the numbers that may still be free.
+/// Offset of the numbers that have been given.
 const GIVEN: usize = 64;
 
 /// Others wake the owner, and read what it knows.

@@ -144,28 +144,13 @@ impl Found {
         // Who is there no more has left, or another one has the number next, which nobody had met: to be looked at again.
         self.doors.retain(|_, door| door.check_open().is_ok());
         let mut wait = Duration::ZERO;
-        while let Some(missing) = self.look_for_first(bell, own, begun, wait)? {
+        while let Some(missing) = self.look_for_known(bell, own, begun, wait)? {
             if Instant::now() >= patience.deadline {
                 return Err(StartError::Missing { node: missing, seconds: patience.seconds });
             }
             // Others may have met it, and it has left since.
             self.hear(own.numbers.limit());
             wait = LOOK;
-        }
-        // Those who have been met by somebody, each once: there, or gone for good.
-        for number in
-            (own.numbers.first()..).take_while(|&number| (number as usize) < own.numbers.limit())
-        {
-            if !self.given.has(number as usize)
-                || self.doors.contains_key(&number)
-                || self.left.contains(&number)
-            {
-                continue;
-            }
-            match door_of(bell, own, number, Duration::ZERO)? {
-                Some(door) => drop(self.doors.insert(number, door)),
-                None => drop(self.left.insert(number)),
-            }
         }
         let Found { doors, given, .. } = self;
         let mut new = Vec::new();
@@ -189,8 +174,9 @@ impl Found {
         Ok(())
     }
 
-    /// Looks for those that the job began with, each of them a while; one that may still come.
-    fn look_for_first(
+    /// Looks for those that the job began with, each of them a while, and for those whom somebody has met, each once: there, or
+    /// gone for good. One that may still come.
+    fn look_for_known(
         &mut self,
         bell: &Node,
         own: &Own,
@@ -198,15 +184,18 @@ impl Found {
         wait: Duration,
     ) -> Result<Option<u32>, StartError> {
         let mut missing = None;
-        for number in 0..own.numbers.first() {
-            if self.doors.contains_key(&number) || self.left.contains(&number) {
+        for number in 0..own.numbers.limit() as u32 {
+            let is_given = self.given.has(number as usize);
+            if !(is_given || number < own.numbers.first())
+                || self.doors.contains_key(&number)
+                || self.left.contains(&number)
+            {
                 continue;
             }
+            let wait = if is_given { Duration::ZERO } else { wait };
             match door_of(bell, own, number, wait)? {
                 Some(door) => drop(self.doors.insert(number, door)),
-                None if begun || self.given.has(number as usize) => {
-                    self.left.insert(number);
-                }
+                None if begun || is_given => drop(self.left.insert(number)),
                 None => missing = missing.or(Some(number)),
             }
         }

@@ -82,8 +82,7 @@ pub(super) fn attach(
     if !ring_len.is_power_of_two()
         || !(4096..=MAX_RING).contains(&ring_len)
         || side_number > 1
-        || raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64)
-            != Ok(sock.cookie.load(Ordering::Relaxed))
+        || raw::socket_cookie(fd) != Ok(sock.cookie.load(Ordering::Relaxed))
     {
         return false;
     }

@@ -122,7 +122,7 @@ fn offer(sock: &'static Sock, fd: i32) {
         return;
     };
     untold::tell(|cookie| tell_closed(socket, cookie));
-    let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64) else {
+    let Ok(cookie) = raw::socket_cookie(fd) else {
         sock.make_plain(fd, Counter::plain_not_tcp);
         return;
     };
@@ -228,7 +228,7 @@ pub(crate) fn ask_pump(fd: i32) -> bool {
     }
     let mut is_asked = false;
     if let Some(socket) = connected()
-        && let Ok(cookie) = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64)
+        && let Ok(cookie) = raw::socket_cookie(fd)
         && let Some(tcp) = raw::borrowed(fd)
     {
         let mut buffer = [0; 32];

@@ -20,7 +20,7 @@ fn answered(socket: &TcpStream) -> &'static Sock {
     let fd = socket.as_raw_fd();
     fd_table::track(fd, false);
     let sock = fd_table::sock(fd).unwrap();
-    let cookie = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap();
+    let cookie = raw::socket_cookie(fd).unwrap();
     sock.cookie.store(cookie, Ordering::Relaxed);
     sock.state.store(state::PENDING, Ordering::SeqCst);
     assert!(sock.hold_pending());
@@ -50,7 +50,7 @@ fn an_offer_for_which_there_is_no_room_is_sent_when_there_is_unless_its_socket_i
     let fds = sockets.each_ref().map(AsRawFd::as_raw_fd);
     let cookies = fds.map(|fd| {
         fd_table::track(fd, false);
-        raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, 0u64).unwrap()
+        raw::socket_cookie(fd).unwrap()
     });
     let (domain, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
     let flags = rustix::net::SocketFlags::NONBLOCK;

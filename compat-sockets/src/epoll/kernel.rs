@@ -200,14 +200,15 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     let Some((link, number)) = record.enter(fd) else {
         // A socket with rings that has no number any more is being closed by another thread.
         let closing = record.sock.is_some_and(Sock::is_active);
-        if !closing && record.events & ONCE != 0 {
+        if let Some(sock) = record.sock
+            && !closing
+            && record.events & ONCE != 0
+        {
             // It may be upgraded before the program asks for it again.
-            let spend = |members: &mut Members| {
-                if let Some(kept) = members.records.get_mut(&fd) {
-                    kept.spent |= record.sock.is_some_and(|sock| kept.is_of(sock));
-                }
-            };
-            set.with(spend);
+            set.with(|members| {
+                let kept = members.records.get_mut(&fd).filter(|kept| kept.is_of(sock));
+                kept.into_iter().for_each(|kept| kept.spent = true);
+            });
         }
         return if closing { 0 } else { event.events };
     };

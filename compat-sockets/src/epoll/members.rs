@@ -259,7 +259,7 @@ impl Members {
         let ended = before.is_some_and(|record| record.ended);
         let early = match (known, before) {
             (Known::Nothing, Some(before)) if op == libc::EPOLL_CTL_MOD => before.early,
-            (Known::Nothing, _) => raw::socket_cookie(fd),
+            (Known::Nothing, _) => raw::socket_cookie(fd).unwrap_or(0),
             _ => 0,
         };
         let mut refused = 0;

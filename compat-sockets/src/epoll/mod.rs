@@ -253,7 +253,7 @@ pub(crate) fn connected(fd: i32, sock: &'static Sock) {
     if sets().next().is_none() || !raw::is_stream_socket(fd) {
         return;
     }
-    let cookie = raw::socket_cookie(fd);
+    let Ok(cookie) = raw::socket_cookie(fd) else { return };
     for (_, set) in sets() {
         set.with(|members| members.is_connected(fd, sock, cookie));
     }

@@ -232,8 +232,7 @@ fn unarmed_part(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> St
 fn all_taken(link: &Link, fd: i32) {
     if link.side.parts_read.load(Ordering::Relaxed) != 0
         // Who has sent urgent data begins no ring part any more.
-        && !upgrade::may_have_mark(link, fd)
-        && let Some(taken) = upgrade::taken_from_tcp(link, fd)
+        && let Some(taken) = upgrade::taken_without_mark(link, fd)
     {
         link.mine().taken().store(taken, Ordering::Release);
     }
