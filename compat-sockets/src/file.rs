@@ -43,6 +43,20 @@ pub(crate) unsafe fn sendfile(
     outcome
 }
 
+/// Whether the kernel would splice between a socket and this `other` end: a pipe, and neither has a position.
+pub(crate) fn may_splice(
+    other: i32,
+    in_offset: *const off64_t,
+    out_offset: *const off64_t,
+    flags: libc::c_uint,
+) -> bool {
+    const KNOWN: libc::c_uint = libc::SPLICE_F_MOVE
+        | libc::SPLICE_F_NONBLOCK
+        | libc::SPLICE_F_MORE
+        | libc::SPLICE_F_GIFT;
+    in_offset.is_null() && out_offset.is_null() && flags & !KNOWN == 0 && raw::is_pipe(other)
+}
+
 /// splice(2) from a pipe to the socket. Nobody who sends waits for the pipe: that is read as far as it goes under the
 /// connection's lock, and waited for outside.
 pub(crate) fn splice_to(
@@ -121,7 +135,7 @@ fn fill_ring(
     }
 }
 
-/// splice(2) from the socket to a pipe (or file).
+/// splice(2) from the socket to a pipe.
 pub(crate) fn splice_from(
     link: &Link,
     fd: i32,

@@ -222,6 +222,11 @@ pub(crate) fn is_stream(fd: i32) -> bool {
     call!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) == Err(libc::ESPIPE)
 }
 
+/// Whether it is a pipe.
+pub(crate) fn is_pipe(fd: i32) -> bool {
+    fcntl(fd, libc::F_GETPIPE_SZ, 0).is_ok()
+}
+
 /// Events pending on one descriptor now, of those asked for; 0 on error.
 pub(crate) fn pending_events(fd: i32, events: i16) -> i16 {
     let mut entry = libc::pollfd { fd, events, revents: 0 };

@@ -407,10 +407,17 @@ export! {
         // SAFETY: as above.
         let call = || unsafe { real::splice(input, in_offset, out, out_offset, len, flags) };
         let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
-        if crate::fd_table::sock(out).is_some_and(|sock| sock.may_upgrade()) {
+        let is_ours = |fd| crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
+        if (is_ours(out) && !file::may_splice(input, in_offset, out_offset, flags))
+            || (is_ours(input) && !file::may_splice(out, in_offset, out_offset, flags))
+        {
+            // It moves nothing, and says why.
+            return call();
+        }
+        if is_ours(out) {
             return dispatch_send(out, |link| with_signal(file::splice_to(link, out, input, len, nonblocking), 0), call);
         }
-        if crate::fd_table::sock(input).is_some_and(|sock| sock.may_upgrade()) {
+        if is_ours(input) {
             return dispatch(input, Way::Receive, |link| file::splice_from(link, input, out, len, nonblocking), call);
         }
         call()

@@ -303,12 +303,10 @@ fn fill(link: &Link, cursor: &mut Cursor<'_>, held: &mut Held) -> Result<usize, 
     while done < PART
         && let Some((from, len)) = cursor.part()
     {
-        let len = user_memory::readable(from, len.min(PART - done));
-        if len == 0 {
-            if done == 0 {
-                return Err(NotFilled::Fault);
-            }
-            break;
+        let len = len.min(PART - done);
+        // Of a part that cannot be read whole nothing goes, as the kernel has it.
+        if user_memory::readable(from, len) < len {
+            return Err(NotFilled::Fault);
         }
         // SAFETY: the program's buffer, as it passed it, found readable just now.
         let put = unsafe { put(&producer, done as u64, from, len) }?;

@@ -161,6 +161,8 @@ static void bad_address_here(int fd) {
     CHECK_FAILS(write(fd, (void *)wild, 100), EFAULT, "write from a wild address");
     CHECK_FAILS(writev(fd, parts, 2), EFAULT, "writev");
     CHECK_FAILS(sendmsg(fd, &message, 0), EFAULT, "sendmsg");
+    struct iovec good_first[2] = {{buffer, 10}, {bad, 10}};
+    CHECK_FAILS(writev(fd, good_first, 2), EFAULT, "writev of a good part and a bad one");
     write_all(fd, "mark", 4);
 
     /* Half good: either refused or a part taken, never a crash or a wrong byte. */

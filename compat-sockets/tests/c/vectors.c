@@ -303,6 +303,44 @@ static void splice_peer(int fd) {
     NEED(close(fd));
 }
 
+/* What splice(2) does not do moves nothing. */
+static void splice_refused_here(int fd) {
+    int ends[2], file = (int)NEED(memfd_create("spliced", 0)), other[2];
+    loff_t place = 0;
+    NEED(pipe(ends));
+    make_pair(other);
+    NEED(write(ends[1], "0123456789", 10));
+    NEED(pwrite(file, "0123456789", 10, 0));
+    tell('s');
+    UNTIL(readable_bytes(fd) == 5);
+    CHECK_FAILS(splice(file, NULL, fd, NULL, 5, 0), EINVAL, "from a file");
+    CHECK_FAILS(splice(fd, NULL, file, NULL, 5, 0), EINVAL, "to a file");
+    CHECK_FAILS(splice(fd, NULL, other[0], NULL, 5, 0), EINVAL, "to a socket");
+    CHECK_FAILS(splice(ends[0], NULL, fd, &place, 5, 0), EINVAL, "to a place of a socket");
+    CHECK_FAILS(splice(fd, &place, ends[1], NULL, 5, 0), EINVAL, "from a place of a socket");
+    CHECK_FAILS(splice(ends[0], &place, fd, NULL, 5, 0), ESPIPE, "from a place of a pipe");
+    CHECK_FAILS(splice(fd, NULL, ends[1], &place, 5, 0), ESPIPE, "to a place of a pipe");
+    CHECK_FAILS(splice(ends[0], NULL, fd, NULL, 5, 128), EINVAL, "with a flag that there is not");
+    CHECK_FAILS(splice(ends[0], NULL, 999, NULL, 5, 0), EBADF, "to nothing");
+    CHECK_EQ(splice(ends[0], NULL, fd, NULL, 0, 0), 0, "none");
+    char buffer[10];
+    read_all(ends[0], buffer, 10);
+    CHECK(memcmp(buffer, "0123456789", 10) == 0, "the pipe has all that it had");
+    read_all(fd, buffer, 5);
+    CHECK(memcmp(buffer, "abcde", 5) == 0, "and so has the socket");
+    CHECK_EQ(lseek(file, 0, SEEK_CUR), 0, "the file is where it was");
+    write_all(fd, "end", 3);
+    NEED(close(other[0]));
+    NEED(close(other[1]));
+}
+static void splice_refused_peer(int fd) {
+    char text[3];
+    await('s');
+    write_all(fd, "abcde", 5);
+    read_all(fd, text, 3);
+    CHECK(memcmp(text, "end", 3) == 0, "nothing came");
+}
+
 /* Who splices from an empty pipe waits for that, and holds up nobody who sends. */
 static void *splice_from_pipe(void *argument) {
     int *both = argument;
@@ -356,6 +394,6 @@ static void splice_waits_peer(int fd) {
 
 static const struct test_case cases[] = {
     PAIR(many_parts), PAIR(limits),   PAIR(message_header), PAIR(many_messages),
-    PAIR(sendfile),   PAIR(responses), PAIR(splice), PAIR(splice_waits),
+    PAIR(sendfile),   PAIR(responses), PAIR(splice), PAIR(splice_refused), PAIR(splice_waits),
 };
 MAIN(cases)
