@@ -50,10 +50,8 @@ pub(crate) fn may_splice(
     out_offset: *const off64_t,
     flags: libc::c_uint,
 ) -> bool {
-    const KNOWN: libc::c_uint = libc::SPLICE_F_MOVE
-        | libc::SPLICE_F_NONBLOCK
-        | libc::SPLICE_F_MORE
-        | libc::SPLICE_F_GIFT;
+    const KNOWN: libc::c_uint =
+        libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     in_offset.is_null() && out_offset.is_null() && flags & !KNOWN == 0 && raw::is_pipe(other)
 }
 

@@ -179,7 +179,7 @@ export! {
         match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), std::ptr::null()) } {
             Ok(count) => count,
             // SAFETY: as above.
-            Err(_outside) => unsafe { real::epoll_wait(epfd, events, max, timeout) },
+            Err(outside) => unsafe { told_outside(outside, events, real::epoll_wait(epfd, events, max, timeout)) },
         }
     }
 
@@ -189,14 +189,14 @@ export! {
         match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), mask) } {
             Ok(count) => count,
             // SAFETY: as above.
-            Err(_outside) => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
+            Err(outside) => unsafe { told_outside(outside, events, real::epoll_pwait(epfd, events, max, timeout, mask)) },
         }
     }
 
     /// epoll_pwait2(2).
     fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, time: *const timespec, mask: *const sigset_t) -> c_int {
         // SAFETY: as above.
-        let _outside = match unsafe { nanoseconds(time) } {
+        let outside = match unsafe { nanoseconds(time) } {
             // SAFETY: as above.
             Ok(timeout) => match unsafe { epoll::wait(epfd, events, max, timeout, mask) } {
                 Ok(count) => return count,
@@ -205,6 +205,22 @@ export! {
             Err(_) => None,
         };
         // SAFETY: as above.
-        unsafe { real::epoll_pwait2(epfd, events, max, time, mask) }
+        unsafe { told_outside(outside, events, real::epoll_pwait2(epfd, events, max, time, mask)) }
     }
+}
+
+/// The result of the C library's wait, after a look at what it gave.
+///
+/// # Safety
+/// `events` must have as many as the `count` says.
+unsafe fn told_outside(
+    outside: Option<epoll::Waiter>,
+    events: *const epoll_event,
+    count: c_int,
+) -> c_int {
+    if let Some(outside) = outside {
+        // SAFETY: passed on.
+        unsafe { outside.was_told(events, count) };
+    }
+    count
 }

@@ -249,6 +249,18 @@ impl Members {
         }
     }
 
+    /// The C library has told the program of these.
+    pub(super) fn were_told(&mut self, events: &[epoll_event]) {
+        for event in events {
+            let data = event.u64;
+            if let Some(&(1, fd)) = self.by_data.get(&data)
+                && let Some(record) = self.records.get_mut(&fd)
+            {
+                record.spent |= record.events & ONCE != 0;
+            }
+        }
+    }
+
     fn insert(&mut self, set: &EpollSet, fd: i32, known: Known, event: &epoll_event, op: i32) {
         let (sock, inner) = match known {
             Known::Sock(sock) => (Some(sock), None),
@@ -292,6 +304,9 @@ impl Members {
         if let Some(sock) = sock {
             sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
             sock.is_to_be_watched();
+        }
+        if event.events & ONCE != 0 {
+            set.once.store(1, Ordering::Relaxed);
         }
         self.records.insert(fd, record);
         let slot = self.by_data.entry(event.u64).or_insert((0, fd));

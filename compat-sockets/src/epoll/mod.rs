@@ -46,7 +46,7 @@ pub(crate) use deferred::{before_fork, before_sharing, settle_member};
 use members::{Map, Members, Record, uncount};
 pub(crate) use nested::{awaits_room, has_news, has_rings, is_ready, nested};
 use nested::{forget_inner, has_event, rouse_for_news};
-pub(crate) use wait::{ACTIVE, wait};
+pub(crate) use wait::{ACTIVE, Waiter, wait};
 
 use crate::fd_table::{self, Known};
 use crate::lock::Lock;
@@ -88,6 +88,8 @@ struct EpollSet {
     inner_count: AtomicU32,
     /// Threads inside a wait.
     waiters: AtomicU32,
+    /// Whether some registration was ever for one event (`EPOLLONESHOT`).
+    once: AtomicU32,
     /// Whether [`Members::departed`] has any.
     departures: AtomicU32,
     /// Whether [`Members::deferred`] has any, likewise.
@@ -159,6 +161,7 @@ pub(crate) fn created(fd: i32) {
                 full_count: AtomicU32::new(0),
                 inner_count: AtomicU32::new(0),
                 waiters: AtomicU32::new(0),
+                once: AtomicU32::new(0),
                 departures: AtomicU32::new(0),
                 late: AtomicU32::new(0),
                 asleep_at: AtomicU32::new(0),
@@ -184,6 +187,7 @@ pub(crate) fn created(fd: i32) {
             && set.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             set.with(|members| *members = Members::default());
+            set.once.store(0, Ordering::Relaxed);
             set.departures.store(0, Ordering::Relaxed);
             set.asleep_at.store(0, Ordering::Relaxed);
             set.roused.store(0, Ordering::Relaxed);

@@ -29,6 +29,19 @@ impl Waiter {
         set.waiters.fetch_add(1, Ordering::SeqCst);
         Waiter(set)
     }
+
+    /// The C library's wait has given so many events (-1: an error): of those that are told once it is noted, because the
+    /// connection may be upgraded before the program asks for the next.
+    ///
+    /// # Safety
+    /// `events` must have as many.
+    pub(crate) unsafe fn was_told(&self, events: *const epoll_event, count: i32) {
+        if count > 0 && self.0.once.load(Ordering::Relaxed) != 0 {
+            // SAFETY: the caller's word.
+            let events = unsafe { std::slice::from_raw_parts(events, count as usize) };
+            self.0.with(|members| members.were_told(events));
+        }
+    }
 }
 
 impl Drop for Waiter {

@@ -467,6 +467,24 @@ static void registered_before_connect(void) {
     CHECK_EQ(lost, 0, "edges lost");
 }
 
+/* Told once, and not asked again before the connection is upgraded: the first of its process, so that the C library waits. */
+static void told_before_upgraded(void) {
+    int ends[2], epoll = new_epoll();
+    char byte;
+    make_cold_pair(ends);
+    change(epoll, EPOLL_CTL_ADD, ends[0], EPOLLIN | EPOLLONESHOT);
+    write_all(ends[1], "x", 1);
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "told");
+    read_all(ends[0], &byte, 1);
+    warm_up(ends[0], ends[1]);
+    write_all(ends[1], "y", 1);
+    UNTIL(readable_bytes(ends[0]) == 1);
+    CHECK_EQ(edges_of(epoll, 0), 0, "once");
+    change(epoll, EPOLL_CTL_MOD, ends[0], EPOLLIN | EPOLLONESHOT);
+    CHECK_EQ(edges_of(epoll, -1), EPOLLIN, "asked again");
+    CHECK_EQ(edges_of(epoll, 0), 0, "once more");
+}
+
 /* Two threads wait in one set; arrivals one at a time: each is served by one of them. */
 static _Atomic int served;
 static void *edge_worker(void *argument) {
@@ -749,6 +767,7 @@ static const struct test_case cases[] = {
     PAIR(end_on_unread),
     LONER(one_end),
     LONER(registered_before_connect),
+    LONER(told_before_upgraded),
     PAIR(workers),
     LONER(many_full),
     PAIR(writable_edge_to_another),
