@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) asker: Asker,
     /// How a sender fills a ring.
     pub(crate) protocol: StreamProtocol,
+    /// Data calls that moved something at which a connection is offered to the daemon for the first time.
+    after: u32,
     /// How long a ring is full that nobody reads before its stream goes by TCP.
     pub(crate) full: Duration,
     /// What rings of io_uring are for.
@@ -31,6 +33,13 @@ pub(crate) struct Settings {
     /// Policy of waits.
     wait: WaitChoice,
 }
+
+/// Where nothing else is set.
+///
+/// An offer costs both ends what some tens of calls over TCP cost more than over a ring, most where
+/// the server forks for each connection. A connection that asks one thing after it has logged in
+/// (PostgreSQL: ten calls) ends before.
+const FIRST_TRY_CALLS: u32 = 32;
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// Longest spin in nanoseconds; changes when the daemon tells the cost of a wake-up.
@@ -51,6 +60,7 @@ pub(crate) fn init() {
             rules: Rules::default(),
             asker: Asker::default(),
             protocol: StreamProtocol::default(),
+            after: FIRST_TRY_CALLS,
             full: Duration::ZERO,
             io_uring: IoUring::default(),
             wait: WaitChoice::Auto,
@@ -63,6 +73,7 @@ pub(crate) fn init() {
             report: config.sockets_report,
             asker: Asker::current(),
             protocol: config.sockets_protocol,
+            after: config.sockets_after.unwrap_or(FIRST_TRY_CALLS),
             full: config.sockets_full,
             io_uring: config.io_uring,
             rules: config.sockets_rules,
@@ -96,6 +107,12 @@ pub(crate) fn set_wake_cost(nanoseconds: u64) {
 #[inline]
 pub(crate) fn protocol() -> StreamProtocol {
     SETTINGS.get().map_or(StreamProtocol::Au2Copy, |settings| settings.protocol)
+}
+
+/// Data calls that moved something at which a connection is offered to the daemon for the first time.
+#[inline]
+pub(crate) fn after() -> u32 {
+    SETTINGS.get().map_or(FIRST_TRY_CALLS, |settings| settings.after)
 }
 
 /// How long a ring is full that nobody reads before its stream goes by TCP.

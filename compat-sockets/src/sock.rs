@@ -13,6 +13,7 @@ use crate::fd_table;
 use crate::lock::{Held, Interrupted, Lock};
 use crate::owner;
 use crate::segment::Segment;
+use crate::settings;
 use crate::side::Side;
 use crate::stream::spin::Lesson;
 use std::ptr::NonNull;
@@ -163,13 +164,6 @@ impl Drop for EarlyWait {
     }
 }
 
-/// Data calls that moved something at which a connection is offered to the daemon for the first time.
-///
-/// An offer costs both ends what some tens of calls over TCP cost more than over a ring, most where
-/// the server forks for each connection. A connection that asks one thing after it has logged in
-/// (PostgreSQL: ten calls) ends before.
-pub(crate) const FIRST_TRY_CALLS: u32 = 32;
-
 impl Sock {
     /// One for a socket that was just connected or accepted, with one entry. The caller gives it its state.
     pub(crate) fn fresh(nonblocking: bool) -> Option<&'static Sock> {
@@ -196,7 +190,7 @@ impl Sock {
         sock.side.store(std::ptr::null_mut(), Ordering::Relaxed);
         sock.family.store(std::ptr::null_mut(), Ordering::Relaxed);
         sock.nonblocking.store(nonblocking.into(), Ordering::Relaxed);
-        sock.try_at.store(FIRST_TRY_CALLS, Ordering::Relaxed);
+        sock.try_at.store(settings::after(), Ordering::Relaxed);
         sock.cookie.store(0, Ordering::Relaxed);
         sock.refs.store(1, Ordering::Relaxed);
         Some(sock)

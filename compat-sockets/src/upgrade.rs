@@ -28,7 +28,7 @@ use crate::counters::{self, Counter};
 use crate::entry::options;
 use crate::segment::Segment;
 use crate::side::{GATE_CLOSED, Side, tx};
-use crate::sock::{FIRST_TRY_CALLS, Link, Sock, shadow, state};
+use crate::sock::{Link, Sock, shadow, state};
 use crate::stream::full;
 use crate::{bulk, carrier, control, epoll, family, fd_table, raw, settings};
 use std::ptr::NonNull;
@@ -116,7 +116,7 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
         let often = calls >= try_at && !(first && bulk::is_one(bytes, calls));
         if (often || much) && !family::is_alone(sock) {
             // Somebody else has it too: asked again at this call's double.
-            sock.try_at.store(calls.wrapping_mul(2).max(FIRST_TRY_CALLS), Ordering::Relaxed);
+            sock.try_at.store(calls.wrapping_mul(2).max(settings::after()), Ordering::Relaxed);
             sock.bytes.store(0, Ordering::Relaxed);
             counters::note(fd, Counter::plain_forked);
             control::introduce();
@@ -128,7 +128,7 @@ fn not_yet(sock: &'static Sock, fd: i32, way: Way) -> Route {
         // The answer is looked for at the next calls, then ever more rarely: one that comes late is found an eighth later
         // at most, and one that never comes (the other end takes no part) costs little.
         if calls >= try_at {
-            let since = calls.saturating_sub(FIRST_TRY_CALLS);
+            let since = calls.saturating_sub(settings::after());
             sock.try_at.store(calls.saturating_add((since / 8).max(1)), Ordering::Relaxed);
             control::poll_mail();
         }
@@ -500,7 +500,7 @@ mod tests {
     fn an_answer_that_does_not_come_is_looked_for_ever_more_rarely() {
         let _alone = crate::ALONE.lock().unwrap();
         let (_ends, fd, sock) = fd_table::tracked_for_test();
-        sock.calls.store(FIRST_TRY_CALLS, Ordering::Relaxed);
+        sock.calls.store(settings::after(), Ordering::Relaxed);
         sock.state.store(state::PENDING, Ordering::Relaxed);
         // How many of so many calls with this result look.
         let looks = |calls: u32, result| {

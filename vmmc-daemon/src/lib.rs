@@ -79,6 +79,7 @@ mod requests;
 pub mod resume;
 mod snapshot;
 mod sock_diag;
+mod spare;
 mod tcp;
 mod timers;
 pub mod wakecost;

@@ -28,6 +28,7 @@ use crate::links::read_u64;
 use crate::net::carry::Attempt;
 use crate::receive::{Fds, Suspect};
 use crate::sock_diag::SockDiag;
+use crate::spare::Spare;
 use crate::tcp::{self, Endpoint, Examined};
 use crate::timers::{Timer, TimerKey};
 use serde::{Deserialize, Serialize};
@@ -147,6 +148,8 @@ pub(crate) struct Pairing {
     pub(crate) attempts: HashMap<u64, (u32, Weak<Attempt>)>,
     /// The latest that stayed plain.
     pub(crate) plain: VecDeque<Plain>,
+    /// What memory there is for rings.
+    spare: Spare,
     /// Who knows this namespace's sockets, if the kernel can be asked.
     diag: Option<SockDiag>,
 }
@@ -530,7 +533,7 @@ impl Broker {
         let ring_len = self.options.ring_len;
         let made = match refused {
             Some(reason) => Err(reason),
-            None => make_segment(&shape, ring_len)
+            None => make_segment(&shape, ring_len, &mut self.pairing.spare)
                 .map_err(|errno| {
                     tracing::warn!(%errno, "cannot make a connection's segment");
                     NotPairedReason::Resources
@@ -763,8 +766,11 @@ impl Broker {
     }
 }
 
-fn make_segment(shape: &StreamShape, ring_len: u32) -> rustix::io::Result<Fd> {
+fn make_segment(shape: &StreamShape, ring_len: u32, spare: &mut Spare) -> rustix::io::Result<Fd> {
     let len = u64::from(shape.control_len) + 2 * u64::from(ring_len);
+    if !spare.take(len) {
+        return Err(rustix::io::Errno::NOMEM);
+    }
     let segment = memfd::create("vmmc-stream", len)?;
     memfd::seal(&segment)?;
     descriptors::enough(&segment).map_err(|_| rustix::io::Errno::MFILE)?;

@@ -192,6 +192,8 @@ pub struct Config {
     pub sockets_rules: Rules,
     /// `VMMC_SOCKETS_PROTOCOL`.
     pub sockets_protocol: StreamProtocol,
+    /// `VMMC_SOCKETS_AFTER`: data calls after which a connection is offered; `None` for the usual number.
+    pub sockets_after: Option<u32>,
     /// `VMMC_SOCKETS_FULL_MS`: how long a ring is full that nobody reads before its stream goes by TCP.
     pub sockets_full: Duration,
     /// `VMMC_SOCKETS_IO_URING`: what rings of io_uring are for.
@@ -278,6 +280,9 @@ pub struct ConfigError {
     /// What it may be.
     pub expected: &'static str,
 }
+
+/// Of `VMMC_SOCKETS_AFTER`.
+const MOST_CALLS_BEFORE: u32 = 1_000_000;
 
 fn number(
     name: &'static str,
@@ -374,6 +379,19 @@ impl Config {
                         expected: "\"au-2copy\", \"du-1copy\" or \"du-2copy\"",
                     });
                 }
+            },
+            sockets_after: match set("VMMC_SOCKETS_AFTER") {
+                None => None,
+                Some(value) => match value.parse() {
+                    Ok(calls @ 1..=MOST_CALLS_BEFORE) => Some(calls),
+                    _ => {
+                        return Err(ConfigError {
+                            name: "VMMC_SOCKETS_AFTER",
+                            value,
+                            expected: "a number of calls, 1 to 1000000",
+                        });
+                    }
+                },
             },
             sockets_full: Duration::from_millis(number("VMMC_SOCKETS_FULL_MS", get, 500)?),
             io_uring: match set("VMMC_SOCKETS_IO_URING").as_deref() {

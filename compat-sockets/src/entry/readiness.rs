@@ -179,7 +179,7 @@ export! {
         match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), std::ptr::null()) } {
             Ok(count) => count,
             // SAFETY: as above.
-            Err(outside) => unsafe { told_outside(outside, events, real::epoll_wait(epfd, events, max, timeout)) },
+            Err(outside) => outside_told(outside, events, unsafe { real::epoll_wait(epfd, events, max, timeout) }),
         }
     }
 
@@ -189,7 +189,7 @@ export! {
         match unsafe { epoll::wait(epfd, events, max, milliseconds(timeout), mask) } {
             Ok(count) => count,
             // SAFETY: as above.
-            Err(outside) => unsafe { told_outside(outside, events, real::epoll_pwait(epfd, events, max, timeout, mask)) },
+            Err(outside) => outside_told(outside, events, unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) }),
         }
     }
 
@@ -205,21 +205,14 @@ export! {
             Err(_) => None,
         };
         // SAFETY: as above.
-        unsafe { told_outside(outside, events, real::epoll_pwait2(epfd, events, max, time, mask)) }
+        outside_told(outside, events, unsafe { real::epoll_pwait2(epfd, events, max, time, mask) })
     }
 }
 
-/// The result of the C library's wait, after a look at what it gave.
-///
-/// # Safety
-/// `events` must have as many as the `count` says.
-unsafe fn told_outside(
-    outside: Option<epoll::Waiter>,
-    events: *const epoll_event,
-    count: c_int,
-) -> c_int {
+/// What the C library's wait gave, after a look at it.
+fn outside_told(outside: Option<epoll::Waiter>, events: *const epoll_event, count: c_int) -> c_int {
     if let Some(outside) = outside {
-        // SAFETY: passed on.
+        // SAFETY: the kernel has written so many there.
         unsafe { outside.was_told(events, count) };
     }
     count

@@ -11,6 +11,7 @@ these tests are threads or processes of one program, so both ends of each connec
 
 import collections
 import concurrent.futures
+import os
 import re
 import subprocess
 import sys
@@ -49,10 +50,11 @@ QUICK = {
     # Children by every way: pipes, descriptors closed and kept, vfork and posix_spawn.
     "test_subprocess": ["*ProcessTestCase*", "*RunFuncTestCase*", "*POSIXProcessTestCase*", "*ContextManager*"],
 }
-# Modules of which bytes must go through rings. A connection is offered after 32 calls at each end, or 1 MiB, which those of the
-# others do not come to: lines and single requests (asyncio, httplib, socketserver), files of a few hundred kilobytes (asyncio's
-# sendfile), a few bytes (epoll); and pairs of Unix sockets or pipes (selectors, poll, select, subprocess).
-MOVING = ("test_socket", "test_ssl")
+# Modules of which bytes must go through rings. Those of the others are a few bytes (epoll), and pairs of Unix sockets or pipes
+# (selectors, poll, select, subprocess).
+MOVING = ("test_socket", "test_ssl", "test_asyncio", "test_httplib", "test_socketserver")
+# Calls after which a connection is offered: at once, because most of these connections make a few calls and end.
+AFTER = "1"
 PLAIN, NO_DAEMON, OURS = harness.PLAIN, harness.NO_DAEMON, harness.OURS
 # Modules at a time: most of their time is waiting.
 AT_ONCE = 2
@@ -108,6 +110,7 @@ def outcomes(run, python, module, patterns):
 
 def main():
     harness.WATCHDOG_S = WATCHDOG_S
+    os.environ.setdefault("VMMC_SOCKETS_AFTER", AFTER)
     words = sys.argv[1:]
     chosen = {name: [] for name in MODULES} if words == ["all"] else (
         {name: [] for name in words} if words else QUICK)

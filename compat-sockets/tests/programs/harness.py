@@ -343,7 +343,7 @@ class Run:
 
 
 # Settings of ours that a person who runs this by hand may want to reach the programs.
-PASSED_ON = ("VMMC_LOG", "VMMC_WAIT", "VMMC_SPIN_US")
+PASSED_ON = ("VMMC_LOG", "VMMC_WAIT", "VMMC_SPIN_US", "VMMC_SOCKETS_AFTER")
 
 
 def ring_bytes(stat):

@@ -3,7 +3,7 @@
 //! Never a named object: when the last descriptor and mapping are gone so is the memory, so
 //! `kill -9` leaves nothing behind.
 
-use super::{Fd, mmap};
+use super::{Fd, memory, mmap};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -82,13 +82,7 @@ const LARGE: u64 = 64 << 20;
 /// memory there is, the kernel ends processes that have nothing to do with it, one after the other. A control group's limit is
 /// not asked for: its own processes are those that it ends.
 fn is_there(len: u64) -> bool {
-    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return true };
-    let kib = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim_start_matches(':').trim().strip_suffix("kB")?.trim().parse().ok()
-    };
-    let Some(free) = kib("MemAvailable") else { return true };
-    len / 1024 < free.saturating_add(kib("SwapFree").unwrap_or(0))
+    memory::of_machine().is_none_or(|left| len < left.free)
 }
 
 /// Lengthens the file to `len` bytes that are there.

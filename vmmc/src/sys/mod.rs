@@ -12,6 +12,7 @@ pub mod fork;
 pub mod futex;
 pub mod membarrier;
 pub mod memfd;
+pub mod memory;
 pub mod mirror;
 pub mod mmap;
 pub mod namespace;

@@ -1,0 +1,54 @@
+//! Memory that connections leave to others: a connection without rings goes on by TCP, and a machine without memory ends
+//! processes that have nothing to do with it.
+
+use vmmc::sys::memory;
+
+/// Bytes for which the kernel is asked at a time.
+const PART: u64 = 16 << 20;
+
+/// What rings may still take.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    /// Bytes that may be taken before the kernel is asked again.
+    granted: u64,
+}
+
+impl Spare {
+    /// Takes so many bytes; false where they would not leave plenty.
+    pub(crate) fn take(&mut self, len: u64) -> bool {
+        self.take_from(len, memory::has_plenty_after)
+    }
+
+    fn take_from(&mut self, len: u64, has_plenty_after: impl FnOnce(u64) -> bool) -> bool {
+        if self.granted < len {
+            let part = len.max(PART);
+            if !has_plenty_after(part) {
+                return false;
+            }
+            self.granted = part;
+        }
+        self.granted -= len;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_asked_for_many_connections_at_once() {
+        let mut spare = Spare::default();
+        let mut asked = Vec::new();
+        for _ in 0..32 {
+            assert!(spare.take_from(1 << 20, |len| {
+                asked.push(len);
+                true
+            }));
+        }
+        assert_eq!(asked, [PART, PART]);
+        assert!(!spare.take_from(1 << 20, |_| false), "nothing is granted ahead");
+        assert!(!spare.take_from(1 << 20, |_| false), "and it is asked each time");
+        assert!(spare.take_from(2 * PART, |len| len == 2 * PART));
+    }
+}
