@@ -35,6 +35,7 @@ pub(crate) mod mailbox;
 mod offers;
 mod owner;
 pub(crate) mod places;
+mod sayings;
 pub mod secure;
 mod serve;
 mod strangers;

@@ -77,6 +77,22 @@ pub enum SecureError {
     NotLoopback(SocketAddr),
 }
 
+impl SecureError {
+    /// The same of who has come to us.
+    #[must_use]
+    pub fn of_visitor(&self) -> String {
+        match self {
+            SecureError::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                "it hung up before it had proved anything".to_owned()
+            }
+            SecureError::Io(error) => error.to_string(),
+            SecureError::Silent => "it proved nothing in time".to_owned(),
+            SecureError::NotOurs => "it does not speak as a vmmcd does".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl From<std::io::Error> for SecureError {
     fn from(error: std::io::Error) -> SecureError {
         match error.kind() {
@@ -154,15 +170,18 @@ impl Secure {
         let key = key_for(stream.peer_addr()?, key)?;
         prepare(&stream)?;
         let mut noise = builder(&key)?.build_initiator().map_err(|_| SecureError::Key)?;
-        stream.write_all(&preamble(WIRE_VERSION))?;
-        write_handshake(&mut stream, &mut noise)?;
         // A daemon that refuses our proof says nothing and closes.
+        let hung_up = |error: std::io::Error| match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                SecureError::HungUp
+            }
+            _ => error.into(),
+        };
+        stream.write_all(&preamble(WIRE_VERSION)).map_err(hung_up)?;
+        write_handshake(&mut stream, &mut noise)?;
         let mut theirs = [0; PREAMBLE_LEN];
         let mut input = Patient::new(&stream, Some(PATIENCE));
-        input.read_exact(&mut theirs).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => SecureError::HungUp,
-            _ => error.into(),
-        })?;
+        input.read_exact(&mut theirs).map_err(hung_up)?;
         check_preamble(theirs)?;
         read_handshake(&mut input, &mut noise)?;
         Secure::finish(stream, noise)

@@ -8,6 +8,7 @@ use super::lifelines::Lifelines;
 use super::offers::{Offer, Offers, Watch};
 use super::owner;
 use super::places::Places;
+use super::sayings::Sayings;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers, neighbourhood};
 use super::survey;
@@ -125,6 +126,7 @@ impl Server {
         let Some(listener) = self.entrance.listener() else { return };
         let open = Arc::new(AtomicUsize::new(0));
         let strangers = Strangers::new(STRANGERS);
+        let sayings = Arc::new(Sayings::new());
         loop {
             let (stream, from) = match listener.accept() {
                 Ok(accepted) => accepted,
@@ -137,21 +139,30 @@ impl Server {
                 }
             };
             if open.load(Ordering::Acquire) >= MAX {
-                tracing::warn!(%from, "too many connections of other nodes at once; closed");
+                sayings.refused(from, "too many connections of other nodes at once");
                 continue;
             }
-            let Some(stranger) = strangers.come(from.ip(), self.is_named(from.ip())) else {
-                tracing::warn!(%from, "too many unproved connections at once; closed");
-                continue;
+            let stranger = match strangers.come(&stream, from.ip(), self.is_named(from.ip())) {
+                Ok((stranger, None)) => stranger,
+                Ok((stranger, Some(ended))) => {
+                    let why = format!("one from {ended} made room for it: too many prove nothing");
+                    sayings.refused(from, &why);
+                    stranger
+                }
+                Err(error) => {
+                    sayings.refused(from, &format!("no descriptor ({error})"));
+                    continue;
+                }
             };
             let (server, counted) = (self.clone(), Open::new(&open));
+            let by_thread = sayings.clone();
             let thread = spawn_quiet("net-serve", move || {
                 if let Err(error) = server.serve(stream, stranger, &counted) {
-                    tracing::warn!(%from, %error, "refused another node's connection");
+                    by_thread.refused(from, &error.of_visitor());
                 }
             });
             if let Err(errno) = thread {
-                tracing::warn!(%from, %errno, "no thread for another node's connection; closed");
+                sayings.refused(from, &format!("no thread ({errno})"));
             }
         }
     }
@@ -163,14 +174,18 @@ impl Server {
         counted: &Open,
     ) -> Result<(), SecureError> {
         let from = stream.peer_addr()?;
-        let mut secure = Secure::accept(stream, self.cluster.key.as_ref())?;
+        let mut secure = match Secure::accept(stream, self.cluster.key.as_ref()) {
+            // It was ended for another, which is told already.
+            Err(_) if !stranger.is_here() => return Ok(()),
+            proved => proved?,
+        };
         drop(stranger);
         let mut opening: Opening = secure.receive(Some(PATIENCE))?;
         loop {
             let Opening { to, mut origin, purpose } = opening;
             let mut wrong = (to != self.cluster.node).then(|| {
                 format!(
-                    "this is node {:?}, not {to:?}; correct the cluster file of node {:?}",
+                    "this is node {:?}, not {to:?}; correct the cluster file of the one that is wrong: its own name here, or the address of {to:?} on node {:?}",
                     self.cluster.node, origin.node
                 )
             });
