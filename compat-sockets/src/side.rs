@@ -79,8 +79,9 @@ pub(crate) struct Side {
     pub(crate) drained: AtomicU64,
     /// Threads asleep in the kernel for data of this connection.
     pub(crate) rx_sleepers: AtomicU32,
-    /// Error that the kernel reported while the ring still had data: told after the data.
-    pub(crate) rx_error: AtomicU32,
+    /// Error that the kernel told once, to us: to a receive it is told after the data of the ring, to a send at once
+    /// ([`Side::keep_error`]).
+    pub(crate) kept_error: AtomicU32,
     /// `stream::SHUT_READ`, `SHUT_WRITE` (by ourselves), `GONE`, `SENT_AFTER`, `FIN_OWED`.
     pub(crate) shut: AtomicU32,
     /// Processes that share the connection: by fork, or because it was passed to them ([`crate::family`]).
@@ -212,6 +213,38 @@ pub(crate) fn after_fork() {
 }
 
 impl Side {
+    /// Keeps an error of the connection that the kernel has told us, and tells once, for a later call of the program. What
+    /// concerns one call alone is nobody else's.
+    #[cold]
+    pub(crate) fn keep_error(&self, errno: i32) {
+        let of_one_call = matches!(
+            errno,
+            libc::EAGAIN
+                | libc::EINTR
+                | libc::EFAULT
+                | libc::EBADF
+                | libc::EINVAL
+                | libc::ENOMEM
+                | libc::ENOBUFS
+                | libc::EPIPE
+        );
+        if !of_one_call {
+            self.kept_error.store(errno as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the error that was kept, to tell it.
+    #[inline]
+    pub(crate) fn take_error(&self) -> Option<i32> {
+        if self.kept_error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match self.kept_error.swap(0, Ordering::Relaxed) {
+            0 => None,
+            errno => Some(errno as i32),
+        }
+    }
+
     fn clear(&self) {
         for word in [
             &self.tx_state,
@@ -222,7 +255,7 @@ impl Side {
             &self.tx_refused,
             &self.rx_state,
             &self.rx_sleepers,
-            &self.rx_error,
+            &self.kept_error,
             &self.shut,
             &self.eager,
             &self.armed_for_others,

@@ -175,7 +175,7 @@ pub(super) fn ring(link: &Link, fd: i32) -> Rung {
                 counters::one(Counter::doorbells_owed);
             }
             Err(libc::ECONNRESET) if !link.reset_means_end() => {
-                side.rx_error.store(libc::ECONNRESET as u32, Ordering::Relaxed);
+                side.keep_error(libc::ECONNRESET);
             }
             Err(_) => {}
         }
@@ -248,7 +248,7 @@ fn drain_at(link: &Link, fd: i32, least: u64) {
 /// [`drain`], keeping an error for the program.
 pub(crate) fn drain_quietly(link: &Link, fd: i32, which: Which) {
     if let Drained::Failed(errno) = drain(link, fd, which) {
-        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+        link.side.keep_error(errno);
     }
 }
 

@@ -306,7 +306,7 @@ impl Link {
         match self.side.rx_state.load(Ordering::Relaxed) {
             rx::RING => {
                 self.side.rx_left.load(Ordering::Relaxed) == 0
-                    && (self.ring_has_more() || self.side.rx_error.load(Ordering::Relaxed) != 0)
+                    && (self.ring_has_more() || self.side.kept_error.load(Ordering::Relaxed) != 0)
             }
             rx::POISONED => true,
             _ => false,

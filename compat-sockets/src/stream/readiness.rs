@@ -25,12 +25,12 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
         Source::Tcp { .. } | Source::Prefix(_) | Source::Ended => Readiness::Kernel,
         Source::Ring(_) | Source::Poisoned => Readiness::Ready,
         Source::Empty => {
-            if link.side.rx_error.load(Ordering::Relaxed) != 0 {
+            if link.side.kept_error.load(Ordering::Relaxed) != 0 {
                 Readiness::Ready
             } else {
                 match bells::drain(link, fd, Which::Answered) {
                     Drained::Failed(errno) => {
-                        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+                        link.side.keep_error(errno);
                         Readiness::Ready
                     }
                     _ if link.ring_has_more() => Readiness::Ready,
@@ -50,7 +50,7 @@ fn at_end(link: &Link, fd: i32) -> Readiness {
         Ok(0) => {
             let errno = carrier::taken_error(link);
             if errno != 0 {
-                link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+                link.side.keep_error(errno);
             }
             Readiness::Ready
         }
@@ -63,7 +63,7 @@ fn at_end(link: &Link, fd: i32) -> Readiness {
         Ok(_) | Err(libc::EAGAIN | libc::EINTR) => Readiness::NotReady,
         Err(libc::ECONNRESET) if link.reset_means_end() => Readiness::Ready,
         Err(errno) => {
-            link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+            link.side.keep_error(errno);
             Readiness::Ready
         }
     }

@@ -147,10 +147,12 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 if done > 0 && crate::raw::is_at_mark(fd) {
                     break Outcome::Done(done);
                 }
-                if done > 0
-                    && let Step::Got(len) = from_kernel(link, fd, &mut cursor, u64::MAX, flags)
-                {
-                    break Outcome::Done(done + len);
+                if done > 0 {
+                    match from_kernel(link, fd, &mut cursor, u64::MAX, flags) {
+                        Step::Got(len) => break Outcome::Done(done + len),
+                        Step::Failed(errno) => break Outcome::Failed(errno),
+                        _ => {}
+                    }
                 }
                 break by_kernel(link, fd, flags);
             }
@@ -175,7 +177,10 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
         }
     };
     match outcome {
-        Outcome::Failed(_) if done > 0 => Outcome::Done(done),
+        Outcome::Failed(errno) if done > 0 => {
+            side.keep_error(errno);
+            Outcome::Done(done)
+        }
         // MSG_WAITALL across the end of the ring part: a short count, which it allows on error.
         Outcome::Kernel if done > 0 => Outcome::Done(done),
         other => other,
@@ -186,6 +191,13 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
 /// stops asks before it ends its own ring part, so whoever has seen that end sees the request too.
 fn by_kernel(link: &Link, fd: i32, flags: i32) -> Outcome {
     demote::comply(link, fd);
+    let is_kept = link.side.kept_error.load(Ordering::Relaxed) != 0;
+    if is_kept
+        && crate::raw::unread(fd) == Ok(0)
+        && let Some(errno) = link.side.take_error()
+    {
+        return Outcome::Failed(errno);
+    }
     if link.owes_fin()
         && let Err(errno) = wait::while_fin_is_owed(link, fd, flags)
     {
@@ -366,7 +378,7 @@ fn locked_step(
             match step {
                 Step::End | Step::Failed(_) if link.rx().switch().standing() != Standing::Tcp => {
                     if let Step::Failed(errno) = step {
-                        link.side.rx_error.store(errno as u32, Ordering::Relaxed);
+                        link.side.keep_error(errno);
                     }
                     Step::Again
                 }
@@ -446,31 +458,35 @@ pub(super) fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags:
 /// Nothing in the ring. Throws doorbells away, so that the kernel's readiness is true again.
 fn ring_is_empty(link: &Link, fd: i32) -> Step {
     let side = link.side;
-    if side.rx_error.load(Ordering::Relaxed) != 0 {
-        let error = side.rx_error.swap(0, Ordering::Relaxed);
-        return Step::Failed(error as i32);
+    if let Some(errno) = side.take_error() {
+        return Step::Failed(errno);
     }
     let found = bells::drain(link, fd, Which::Answered);
     // Whatever the kernel's end means, bytes published before it go first.
     if link.ring_has_more() {
         if let Drained::Failed(errno) = found {
-            side.rx_error.store(errno as u32, Ordering::Relaxed);
+            side.keep_error(errno);
         }
         return Step::Again;
     }
     match found {
         Drained::Empty => Step::Wait,
-        Drained::End => Step::End,
+        Drained::End => side.take_error().map_or(Step::End, Step::Failed),
         Drained::Failed(errno) => Step::Failed(errno),
     }
 }
 
 /// The kernel says that the stream has ended.
 fn ended(link: &Link) -> Step {
-    match carrier::taken_error(link) {
-        0 => Step::End,
-        errno => Step::Failed(errno),
-    }
+    error_at_end(link).map_or(Step::End, Step::Failed)
+}
+
+/// The error that goes with an end: one that was told to us already, or that of who carries the connection.
+pub(super) fn error_at_end(link: &Link) -> Option<i32> {
+    link.side.take_error().or_else(|| match carrier::taken_error(link) {
+        0 => None,
+        errno => Some(errno),
+    })
 }
 
 pub(super) fn from_kernel(

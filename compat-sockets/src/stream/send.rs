@@ -3,7 +3,7 @@
 use super::ending::{Ended, Ending};
 use super::vectors::{Cursor, total};
 use super::wait::{self, Room, Waited};
-use super::{Outcome, SHUT_WRITE, bells, demote, ending, full};
+use super::{Outcome, SHUT_WRITE, bells, demote, ending, full, recv};
 use crate::counters::{self, Counter};
 use crate::lock::Held;
 use crate::side::tx;
@@ -26,6 +26,9 @@ const KERNEL_FLAGS: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPE
 pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> Outcome {
     let Some(wanted) = total(vectors) else { return Outcome::Kernel };
     let side = link.side;
+    if let Some(errno) = side.take_error() {
+        return Outcome::Failed(errno);
+    }
     if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 && fin_comes_later(link) {
         // What the kernel says once it has sent our FIN, which may be on its way to it.
         return Outcome::Failed(libc::EPIPE);
@@ -77,7 +80,7 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
             Step::Unswitched if done == 0 => break Outcome::Unswitched,
             // The rest of a call that began in the ring, which rests.
             Step::Unswitched => {
-                if let Some(more) = plainly(link, || finish(fd, &mut cursor, flags)) {
+                if let Some(more) = plainly(link, || finish(link, fd, &mut cursor, flags)) {
                     break Outcome::Done(done + more);
                 }
             }
@@ -90,10 +93,15 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     }
     match outcome {
         Outcome::Done(_) => outcome,
+        // What a doorbell of this call was told the kernel does not tell again.
+        Outcome::Kernel if done == 0 => side.take_error().map_or(outcome, Outcome::Failed),
         _ if done == 0 => outcome,
-        Outcome::Failed(_) => Outcome::Done(done),
+        Outcome::Failed(errno) => {
+            side.keep_error(errno);
+            Outcome::Done(done)
+        }
         // The rest of a call that began in the ring.
-        _ => Outcome::Done(done + finish(fd, &mut cursor, flags)),
+        _ => Outcome::Done(done + finish(link, fd, &mut cursor, flags)),
     }
 }
 
@@ -166,10 +174,7 @@ pub(crate) fn to_nobody(link: &Link) -> Outcome {
         // The FIN may be on its way to the kernel.
         return Outcome::Failed(libc::EPIPE);
     }
-    match carrier::taken_error(link) {
-        0 => Outcome::Kernel,
-        errno => Outcome::Failed(errno),
-    }
+    recv::error_at_end(link).map_or(Outcome::Kernel, Outcome::Failed)
 }
 
 /// A send finds no room and does not wait: whoever waits for room is to hear of it, if anybody does and not only tries again.
@@ -444,13 +449,17 @@ fn is_over(link: &Link, fd: i32) -> bool {
     raw::pending_events(fd, 0) & libc::POLLHUP != 0
 }
 
-/// Sends the rest by the kernel; returns how much went.
-fn finish(fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> usize {
+/// Sends the rest of a call by the kernel; returns how much went. The call has sent something, so that an error is the next
+/// call's, and nobody is signalled.
+fn finish(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> usize {
     let mut done = 0;
     while let Some((from, len)) = cursor.part() {
         // SAFETY: the program's buffer, as it passed it.
-        let sent = unsafe { real::send(fd, from.cast(), len, flags) };
-        let Ok(sent) = usize::try_from(sent) else { break };
+        let sent = unsafe { real::send(fd, from.cast(), len, flags | libc::MSG_NOSIGNAL) };
+        let Ok(sent) = usize::try_from(sent) else {
+            link.side.keep_error(real::errno());
+            break;
+        };
         if sent == 0 {
             break;
         }
@@ -469,6 +478,9 @@ pub(crate) fn send_in_place(
     read: &mut dyn FnMut(*mut u8, usize) -> raw::Result<usize>,
 ) -> InPlace {
     let side = link.side;
+    if let Some(errno) = side.take_error() {
+        return InPlace::Read(Err(errno));
+    }
     if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
         if fin_comes_later(link) {
             return InPlace::Read(Err(libc::EPIPE));

@@ -12,7 +12,7 @@ use crate::counters::{self, Counter};
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
 use crate::sock::Link;
-use crate::{carrier, raw, real};
+use crate::{raw, real};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -250,9 +250,9 @@ fn answer(link: &Link, fd: i32, result: raw::Result<usize>) -> Result<Wake, i32>
             Ok(if first { Wake::Look } else { Wake::End })
         }
         Ok(0) if first => Ok(Wake::Look),
-        Ok(0) => match carrier::taken_error(link) {
-            0 => Ok(Wake::End),
-            errno => Err(errno),
+        Ok(0) => match recv::error_at_end(link) {
+            None => Ok(Wake::End),
+            Some(errno) => Err(errno),
         },
         Ok(_) => {
             if !first {
@@ -260,13 +260,8 @@ fn answer(link: &Link, fd: i32, result: raw::Result<usize>) -> Result<Wake, i32>
             }
             Ok(Wake::Look)
         }
-        Err(_) if first => {
-            if let Err(errno) = result
-                && errno != libc::EAGAIN
-                && errno != libc::EINTR
-            {
-                link.side.rx_error.store(errno as u32, Ordering::Relaxed);
-            }
+        Err(errno) if first => {
+            link.side.keep_error(errno);
             Ok(Wake::Look)
         }
         Err(errno) => Err(errno),

@@ -187,6 +187,52 @@ static void data_then_reset_peer(int fd) {
     CHECK_EQ(read(fd, buffer, 16), 0, "then end of file");
 }
 
+/* A receive that has something returns that; the error is the next one's. */
+static void reset_in_a_receive_here(int fd) {
+    char buffer[200];
+    tell('s');
+    CHECK_EQ(recv(fd, buffer, 200, MSG_WAITALL), 100, "what came before the reset");
+    CHECK_FAILS(recv(fd, buffer, 200, 0), ECONNRESET, "then the reset");
+    CHECK_EQ(recv(fd, buffer, 200, 0), 0, "then end of file");
+}
+static void reset_in_a_receive_peer(int fd) {
+    await('s');
+    write_pattern(fd, 100, 0, 1);
+    UNTIL(unacknowledged_bytes(fd) == 0);
+    set_linger(fd, 1, 0);
+    CHECK_EQ(close(fd), 0, "reset");
+}
+
+/* The same of sends, by whichever call the library hears of it. */
+static void reset_in_a_send_here(int fd) {
+    static char buffer[1000000];
+    count_signal(SIGPIPE, 0);
+    size_t length = sizeof buffer;
+    while (send(fd, buffer, length, 0) > 0)
+        length = 60000;
+    int error = errno;
+    CHECK_EQ(error, ECONNRESET, "the first error");
+    CHECK_EQ(signals_seen, 0, "and no signal");
+    CHECK_FAILS(send(fd, buffer, 1, 0), EPIPE, "the second");
+    CHECK_EQ(signals_seen, 1, "and a signal");
+}
+static void reset_in_a_send_peer(int fd) {
+    static char buffer[300000];
+    read_all(fd, buffer, sizeof buffer);
+    CHECK_EQ(close(fd), 0, "with more unread");
+}
+static void reset_in_a_file_here(int fd) {
+    int file = (int)NEED(memfd_create("sent", 0));
+    NEED(ftruncate(file, 64 * MIB));
+    count_signal(SIGPIPE, 0);
+    for (off_t at = 0; at < 64 * MIB;)
+        if (sendfile(fd, file, &at, 60000) < 0)
+            break;
+    int error = errno;
+    CHECK(error == ECONNRESET || error == EPIPE, "ended by an error");
+}
+static void reset_in_a_file_peer(int fd) { reset_in_a_send_peer(fd); }
+
 static void linger_zero_here(int fd) {
     set_linger(fd, 1, 0);
     CHECK_EQ(close(fd), 0, "closed with SO_LINGER {1, 0}");
@@ -460,6 +506,9 @@ static const struct test_case cases[] = {
     PAIR(full_then_shutdown),
     PAIR(close_with_unread),
     PAIR(data_then_reset),
+    PAIR(reset_in_a_receive),
+    PAIR(reset_in_a_send),
+    PAIR(reset_in_a_file),
     PAIR(linger_zero),
     PAIR(linger_some),
     PAIR(write_to_closed),
