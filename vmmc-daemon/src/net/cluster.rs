@@ -280,7 +280,7 @@ impl Cluster {
         for name in nodes.keys().chain([&node]) {
             if !is_node_name(name) {
                 return Err(wrong(format!(
-                    "{name:?} cannot name a node: 1 to {NODE_NAME_MAX} bytes, no blanks"
+                    "{name:?} cannot name a node: 1 to {NODE_NAME_MAX} bytes, no blanks, no `@` or `,`, and no `-` first"
                 )));
             }
         }
@@ -726,8 +726,11 @@ mod tests {
         let error =
             place.cluster("node='a'\nlisten='nowhere.invalid:1'\n").unwrap_err().to_string();
         assert!(error.contains("cannot be looked up"), "{error}");
-        let error = place.cluster("node='a b'\nlisten='127.0.0.1:1'\n").unwrap_err().to_string();
-        assert!(error.contains("\"a b\" cannot name a node"), "{error}");
+        for name in ["a b", "kv@a", "a,b", "-oProxyCommand=x"] {
+            let text = format!("node='{name}'\nlisten='127.0.0.1:1'\n");
+            let error = place.cluster(&text).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?} cannot name a node")), "{error}");
+        }
         let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\n[fabric]\n").unwrap_err();
         assert!(error.to_string().contains("provider"), "{error}");
         let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\nx=1\n").unwrap_err();

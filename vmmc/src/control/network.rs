@@ -31,12 +31,14 @@ pub const WIRE_VERSION: u16 = 9;
 /// Longest name of a node, in bytes.
 pub const NODE_NAME_MAX: usize = 64;
 
-/// Whether a text may name a node: 1 to [`NODE_NAME_MAX`] bytes, no control characters or blanks.
+/// Whether a text may name a node: 1 to [`NODE_NAME_MAX`] bytes, no control characters or blanks, none of the signs that stand
+/// around names (`@`, `,`), and none that a program takes for an option.
 #[must_use]
 pub fn is_node_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= NODE_NAME_MAX
-        && !text.chars().any(|c| c.is_control() || c.is_whitespace())
+        && !text.starts_with('-')
+        && !text.chars().any(|c| c.is_control() || c.is_whitespace() || matches!(c, '@' | ','))
 }
 
 /// The fabric that a node uses to reach others.
