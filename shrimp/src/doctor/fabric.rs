@@ -26,13 +26,10 @@ fn is_cxi(provider: &Provider) -> bool {
 
 /// All findings. Opens nothing: asks libfabric, if it is there, what it could use.
 pub(super) fn findings() -> Vec<Finding> {
-    judge(fabric::providers(), std::env::var_os("FI_MR_CACHE_MONITOR").is_some())
+    judge(fabric::providers())
 }
 
-fn judge(
-    asked: Result<((u32, u32), Vec<Provider>), FabricError>,
-    monitor_is_set: bool,
-) -> Vec<Finding> {
+fn judge(asked: Result<((u32, u32), Vec<Provider>), FabricError>) -> Vec<Finding> {
     let found = |what: &str, text: String| Finding::info(FABRIC, what, text);
     let ((major, minor), providers) = match asked {
         Ok(asked) => asked,
@@ -81,12 +78,6 @@ fn judge(
                 "hardware",
                 format!("{name} on {domain}; write `[fabric]` and `provider = {name:?}` into the cluster file of every node"),
             ));
-            if !monitor_is_set {
-                all.push(found(
-                    "FI_MR_CACHE_MONITOR",
-                    "not set: libfabric may hook this process's memory calls; `disabled` is right for us".to_owned(),
-                ));
-            }
         }
     }
     all
@@ -96,13 +87,13 @@ fn judge(
 mod tests {
     use super::*;
 
-    fn texts(providers: &[(&str, &str)], monitor_is_set: bool) -> String {
+    fn texts(providers: &[(&str, &str)]) -> String {
         let provider = |&(name, domain): &(&str, &str)| Provider {
             name: name.to_owned(),
             domain: domain.to_owned(),
         };
         let asked = Ok(((1, 17), providers.iter().map(provider).collect()));
-        let found = judge(asked, monitor_is_set);
+        let found = judge(asked);
         found.iter().map(|it| format!("{}: {}\n", it.what, it.found)).collect()
     }
 
@@ -115,33 +106,32 @@ mod tests {
             ("net", "lo"),
             ("sockets", "lo"),
         ];
-        let text = texts(&software, false);
+        let text = texts(&software);
         assert!(
             text.contains("version 1.17")
                 && text.contains("tcp;ofi_rxm net sockets;")
                 && text.contains("not udp;ofi_rxd,"),
             "{text}"
         );
-        assert!(text.contains("hardware: none") && !text.contains("FI_MR"), "{text}");
+        assert!(text.contains("hardware: none"), "{text}");
         let both = [("verbs;ofi_rxm", "mlx5_0"), ("net", "eth0")];
-        let text = texts(&both, false);
-        assert!(text.contains("provider = \"verbs;ofi_rxm\"") && text.contains("FI_MR"), "{text}");
-        assert!(!texts(&both, true).contains("FI_MR"));
+        let text = texts(&both);
+        assert!(text.contains("provider = \"verbs;ofi_rxm\""), "{text}");
     }
 
     #[test]
     fn slingshot_is_told_of_and_not_recommended() {
-        let text = texts(&[("cxi", "cxi0"), ("net", "eth0")], false);
+        let text = texts(&[("cxi", "cxi0"), ("net", "eth0")]);
         assert!(text.contains("is on cxi0") && text.contains("FI_CXI_ENABLE_WRITEDATA"), "{text}");
         assert!(text.contains("providers: net;") && text.contains("hardware: none"), "{text}");
-        let text = texts(&[("cxi", "cxi0"), ("verbs;ofi_rxm", "mlx5_0")], false);
+        let text = texts(&[("cxi", "cxi0"), ("verbs;ofi_rxm", "mlx5_0")]);
         assert!(text.contains("provider = \"verbs;ofi_rxm\""), "{text}");
     }
 
     #[test]
     fn without_the_library_nothing_needs_attention_and_the_package_is_named() {
         let missing = FabricError::Missing { why: "no such file".to_owned() };
-        let found = judge(Err(missing), false);
+        let found = judge(Err(missing));
         assert!(found.iter().all(|it| it.remedy.is_none() && it.found.contains("libfabric1")));
     }
 }
