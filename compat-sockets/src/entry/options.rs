@@ -15,12 +15,12 @@ const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 /// Has each receive told what is left unread, in a control message of this type ([`super::inq`]).
 pub(super) const TCP_INQ: c_int = 36;
 
-const SO_ZEROCOPY: c_int = 60;
 const SO_PEEK_OFF: c_int = 42;
 /// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the same for 64-bit time.
 const TIME_STAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
-/// Options that give the kernel a say in the bytes: the socket stays, or goes back to, TCP.
+/// Options that give the kernel a say in the bytes: the socket stays, or goes back to, TCP. (`SO_ZEROCOPY` is for sends with
+/// `MSG_ZEROCOPY`, which go back by themselves; QEMU sets it and sends none.)
 fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     const TCP_ULP: c_int = 31;
     const TCP_REPAIR: c_int = 19;
@@ -29,9 +29,7 @@ fn needs_kernel(level: c_int, name: c_int, value: Option<c_int>) -> bool {
         libc::SOL_SOCKET if name == libc::SO_RCVLOWAT => value.is_some_and(|bytes| bytes > 1),
         libc::SOL_SOCKET if TIME_STAMPS.contains(&name) => value.is_some_and(|on| on != 0),
         libc::SOL_SOCKET if name == SO_PEEK_OFF => value.is_some_and(|offset| offset >= 0),
-        libc::SOL_SOCKET => {
-            matches!(name, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | SO_ZEROCOPY)
-        }
+        libc::SOL_SOCKET => matches!(name, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF),
         libc::IPPROTO_TCP => matches!(name, TCP_ULP | TCP_REPAIR),
         _ => false,
     }
@@ -44,8 +42,7 @@ pub(crate) fn keeps_in_kernel(fd: c_int) -> bool {
     if option(SO_PEEK_OFF).is_ok_and(|offset| offset >= 0) || raw::is_signalled(fd) {
         return true;
     }
-    let stays = TIME_STAMPS.into_iter().chain([SO_ZEROCOPY]);
-    value(libc::SO_RCVLOWAT) > 1 || stays.into_iter().any(|name| value(name) != 0)
+    value(libc::SO_RCVLOWAT) > 1 || TIME_STAMPS.into_iter().any(|name| value(name) != 0)
 }
 
 /// Whether each receive is to be told what is left (`TCP_INQ`).

@@ -385,7 +385,7 @@ static void serve(void) {
                 NEED(setsockopt(sock, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one));
                 break;
             case 1:
-                NEED(setsockopt(sock, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one));
+                NEED(setsockopt(sock, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one));
                 break;
             default:
                 file = fdopen(NEED(dup(sock)), "r+");

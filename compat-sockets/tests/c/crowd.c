@@ -378,7 +378,7 @@ static bool happens(struct worker *w, enum kind kind, bool *own_fd) {
         *own_fd = true;
         return false;
     case TO_TCP:
-        NEED(setsockopt(w->fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one));
+        NEED(setsockopt(w->fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one));
         departed(w);
         return false;
     case STDIO: {

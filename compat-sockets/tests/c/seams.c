@@ -156,7 +156,7 @@ static void ring_then_kernel_peer(int fd) {
     await('s');
     set_option(fd, SOL_SOCKET, SO_SNDBUF, 4608);
     write_pattern(fd, 20000, 0, SEED);
-    set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
+    set_option(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
     write_pattern(fd, 5000, 20000, SEED);
     await('q');
 }

@@ -466,7 +466,7 @@ static void close_behind_the_switch_peer(int fd) {
     write_pattern(fd, 6000, 0, 1);
     tell('w');
     await('r');
-    set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
+    set_option(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
     tell('o');
     CHECK_EQ(recv(fd, &byte, 1, 0), 0, "the end, and no reset");
 }
