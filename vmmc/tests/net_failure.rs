@@ -10,10 +10,11 @@ mod proxy;
 mod restart;
 
 use cluster::{KEY, Place, address_of, node_with, pair, pair_over, pair_with};
-use common::{PATIENCE, export, until};
+use common::{PATIENCE, export, signal, until};
 use proxy::Proxy;
 use restart::restart;
-use std::time::Duration;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
 use vmmc::error::{SendError, WaitError};
 use vmmc::{CloseReason, Event, Import, Node, Region, Rights, Who};
 
@@ -81,6 +82,20 @@ fn set_up_is_answered_while_data_stand_still() {
     let mut seen = [0; 8];
     export.read(0, &mut seen).unwrap();
     assert_eq!(seen, [1; 8]);
+}
+
+/// However long the handshake of the two daemons may take.
+#[test]
+fn an_import_from_a_node_that_stands_still_ends_soon_after_its_time() {
+    let (a, b) = pair();
+    let importer = b.daemon.node();
+    signal(a.daemon.pid(), Signal::STOP);
+    let began = Instant::now();
+    let error = importer.import("x").node("a").timeout(Duration::from_millis(100)).open();
+    let (took, said) = (began.elapsed(), error.unwrap_err().to_string());
+    signal(a.daemon.pid(), Signal::CONT);
+    assert!(said.contains("\"a\"") && said.contains("did not answer in the time given"), "{said}");
+    assert!(took < Duration::from_secs(15), "{took:?}: the handshake's own limit is 20 s");
 }
 
 /// What is behind a packet that is held back waits with it, a new link too.

@@ -77,7 +77,7 @@ impl ImportBuilder {
     }
 
     /// How long to wait for the export to appear (V1), or for a daemon that is lost; without this, for ever, and 10 s
-    /// for the daemon. Zero: do not wait.
+    /// for the daemon. Zero: do not wait. For the word of another node five seconds more, if it is out of reach.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self

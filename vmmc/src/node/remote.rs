@@ -133,6 +133,9 @@ pub(crate) enum Finished {
     Again(Box<Asked>),
 }
 
+/// How much longer than an import may take another node's word may: to be reached, and to say so.
+const ANSWERING: Duration = Duration::from_secs(5);
+
 /// How long the interface has to open a link that was granted, however short the program's patience is.
 const OPENING: Duration = Duration::from_secs(5);
 
@@ -187,9 +190,29 @@ impl Asked {
         Ok(Finished::Again(Box::new(Asked { lost, ..again })))
     }
 
-    /// Waits for the answer; false when there is none by the deadline.
+    /// Waits for the answer; false when there is none by the deadline. That the time given for the import is over the other node
+    /// says: it may stand still, or be out of reach.
     pub(crate) fn is_answered(&self, deadline: Option<Instant>) -> Result<bool, ImportError> {
-        Ok(is_answered(&self.conversation, deadline)?)
+        let last = self.wanted_by().map(|at| at + ANSWERING);
+        let first = match (deadline, last) {
+            (Some(deadline), Some(last)) => Some(deadline.min(last)),
+            (deadline, last) => deadline.or(last),
+        };
+        if is_answered(&self.conversation, first)? {
+            return Ok(true);
+        }
+        match last {
+            Some(last) if Instant::now() >= last => Err(self.unreachable(
+                "it did not answer in the time given: its vmmcd stands still, or there is no way to it just now",
+            )),
+            _ => Ok(false),
+        }
+    }
+
+    /// Until when the program waits for the import.
+    fn wanted_by(&self) -> Option<Instant> {
+        let patience = Duration::from_millis(self.timeout_ms.into());
+        (self.timeout_ms < u32::MAX).then(|| self.since + patience)
     }
 
     /// Takes the answer and opens the link, or asks again.
@@ -240,9 +263,7 @@ impl Asked {
     /// Until when the interface may open the link that was granted: as long as the program waits, and for a round trip in any
     /// case.
     fn deadline(&self) -> Option<Instant> {
-        let patience = Duration::from_millis(self.timeout_ms.into());
-        let wanted = (self.timeout_ms < u32::MAX).then(|| self.since + patience);
-        wanted.map(|at| at.max(Instant::now() + OPENING))
+        self.wanted_by().map(|at| at.max(Instant::now() + OPENING))
     }
 
     fn unreachable(&self, why: &str) -> ImportError {
