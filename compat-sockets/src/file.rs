@@ -6,6 +6,7 @@ use crate::stream::send::{InPlace, Refused, refused, send_in_place, to_nobody};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
+use vmmc::sync::Ordering;
 
 /// Bytes moved per step through a buffer on the stack.
 const STEP: usize = 16 * 1024;
@@ -99,6 +100,9 @@ fn fill_ring(
         if *done >= count {
             break Outcome::Done(*done);
         }
+        if *done > 0 && link.side.kept_error.load(Ordering::Relaxed) != 0 {
+            break Outcome::Done(*done); // the next call's
+        }
         let so_far = *done;
         match send_in_place(link, fd, count - so_far, &mut |to, len| read(to, len, so_far)) {
             InPlace::Read(Ok(0)) => break Outcome::Done(*done),
@@ -113,12 +117,14 @@ fn fill_ring(
                         Refused::Yes => break Outcome::Failed(libc::EAGAIN),
                         Refused::ByTcp => continue,
                         Refused::Ended => break Outcome::Kernel,
+                        Refused::Gone if *done > 0 => break Outcome::Done(*done),
                         Refused::Gone => break to_nobody(link),
                     }
                 }
                 // The kernel sends files piece by piece: the time begins anew with each.
                 match wait::for_space(link, fd, &mut wait::Waited::default()) {
                     Ok(wait::Room::Look) => {}
+                    Ok(wait::Room::Gone) if *done > 0 => break Outcome::Done(*done),
                     Ok(wait::Room::Gone) => break to_nobody(link),
                     Err(errno) => break Outcome::Failed(errno),
                 }

@@ -3,7 +3,9 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 use vmmc::config::rules::{Asker, Rules};
-use vmmc::config::{Config, IoUring, SPIN_CAP, StreamProtocol, WaitChoice, WaitPolicy};
+use vmmc::config::{
+    CALLS_BEFORE_OFFER, Config, IoUring, SPIN_CAP, StreamProtocol, WaitChoice, WaitPolicy,
+};
 use vmmc::control::connect::{self, Owner};
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -34,13 +36,6 @@ pub(crate) struct Settings {
     wait: WaitChoice,
 }
 
-/// Where nothing else is set.
-///
-/// An offer costs both ends what some tens of calls over TCP cost more than over a ring, most where
-/// the server forks for each connection. A connection that asks one thing after it has logged in
-/// (PostgreSQL: ten calls) ends before.
-const FIRST_TRY_CALLS: u32 = 32;
-
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// Longest spin in nanoseconds; changes when the daemon tells the cost of a wake-up.
 static SPIN_NS: AtomicU32 = AtomicU32::new(0);
@@ -60,7 +55,7 @@ pub(crate) fn init() {
             rules: Rules::default(),
             asker: Asker::default(),
             protocol: StreamProtocol::default(),
-            after: FIRST_TRY_CALLS,
+            after: CALLS_BEFORE_OFFER,
             full: Duration::ZERO,
             io_uring: IoUring::default(),
             wait: WaitChoice::Auto,
@@ -73,7 +68,7 @@ pub(crate) fn init() {
             report: config.sockets_report,
             asker: Asker::current(),
             protocol: config.sockets_protocol,
-            after: config.sockets_after.unwrap_or(FIRST_TRY_CALLS),
+            after: config.sockets_after,
             full: config.sockets_full,
             io_uring: config.io_uring,
             rules: config.sockets_rules,
@@ -112,7 +107,7 @@ pub(crate) fn protocol() -> StreamProtocol {
 /// Data calls that moved something at which a connection is offered to the daemon for the first time.
 #[inline]
 pub(crate) fn after() -> u32 {
-    SETTINGS.get().map_or(FIRST_TRY_CALLS, |settings| settings.after)
+    SETTINGS.get().map_or(CALLS_BEFORE_OFFER, |settings| settings.after)
 }
 
 /// How long a ring is full that nobody reads before its stream goes by TCP.

@@ -224,6 +224,7 @@ impl Side {
                 | libc::EFAULT
                 | libc::EBADF
                 | libc::EINVAL
+                | libc::EMSGSIZE
                 | libc::ENOMEM
                 | libc::ENOBUFS
                 | libc::EPIPE

@@ -89,6 +89,12 @@ pub const TABLE: &[Tunable] = &[
         help: "what a program uses io_uring for: files says that it never reads or writes a TCP socket that way, so that its connections may be upgraded all the same (MariaDB); that cannot be checked. refused has it set up no ring (ENOSYS, as on a kernel without), for programs that do without (Node.js)",
     },
     Tunable {
+        name: "VMMC_SOCKETS_AFTER",
+        default: "32",
+        unit: "calls, 1 to 1000000",
+        help: "data calls that moved something after which an end of a connection is offered to vmmcd; fewer where connections are short and seldom made: an offer costs what some tens of calls over TCP cost more than over a ring",
+    },
+    Tunable {
         name: "VMMC_SOCKETS_FULL_MS",
         default: "500",
         unit: "milliseconds",
@@ -192,8 +198,8 @@ pub struct Config {
     pub sockets_rules: Rules,
     /// `VMMC_SOCKETS_PROTOCOL`.
     pub sockets_protocol: StreamProtocol,
-    /// `VMMC_SOCKETS_AFTER`: data calls after which a connection is offered; `None` for the usual number.
-    pub sockets_after: Option<u32>,
+    /// `VMMC_SOCKETS_AFTER`: data calls after which a connection is offered.
+    pub sockets_after: u32,
     /// `VMMC_SOCKETS_FULL_MS`: how long a ring is full that nobody reads before its stream goes by TCP.
     pub sockets_full: Duration,
     /// `VMMC_SOCKETS_IO_URING`: what rings of io_uring are for.
@@ -281,7 +287,14 @@ pub struct ConfigError {
     pub expected: &'static str,
 }
 
-/// Of `VMMC_SOCKETS_AFTER`.
+/// Data calls that moved something at which a connection is offered to vmmcd, where nothing else is set.
+///
+/// An offer costs both ends what some tens of calls over TCP cost more than over a ring, most where
+/// the server forks for each connection. A connection that asks one thing after it has logged in
+/// (PostgreSQL: ten calls) ends before.
+pub const CALLS_BEFORE_OFFER: u32 = 32;
+
+/// The most that can be set.
 const MOST_CALLS_BEFORE: u32 = 1_000_000;
 
 fn number(
@@ -381,9 +394,9 @@ impl Config {
                 }
             },
             sockets_after: match set("VMMC_SOCKETS_AFTER") {
-                None => None,
+                None => CALLS_BEFORE_OFFER,
                 Some(value) => match value.parse() {
-                    Ok(calls @ 1..=MOST_CALLS_BEFORE) => Some(calls),
+                    Ok(calls @ 1..=MOST_CALLS_BEFORE) => calls,
                     _ => {
                         return Err(ConfigError {
                             name: "VMMC_SOCKETS_AFTER",
@@ -461,6 +474,16 @@ mod tests {
                 let error = config(tunable.name, "nonsense").unwrap_err();
                 assert_eq!((error.name, error.value.as_str()), (tunable.name, "nonsense"));
             }
+        }
+    }
+
+    #[test]
+    fn connections_are_offered_after_so_many_calls() {
+        let after = |value| config("VMMC_SOCKETS_AFTER", value).map(|config| config.sockets_after);
+        assert_eq!(after("").unwrap(), CALLS_BEFORE_OFFER);
+        assert_eq!((after("1").unwrap(), after("1000000").unwrap()), (1, 1_000_000));
+        for value in ["0", "1000001", "-1", "1.5"] {
+            assert_eq!(after(value).unwrap_err().value, value);
         }
     }
 

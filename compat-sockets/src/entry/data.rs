@@ -1,10 +1,11 @@
 //! read, write and their kin.
 
 use super::{export, inq};
-use crate::sock::{Link, Using, shadow};
+use crate::side::tx;
+use crate::sock::{Link, Sock, Using, shadow};
 use crate::stream::{Outcome, copy_vectors, recv, send};
 use crate::upgrade::{Route, Way, route};
-use crate::{carrier, file, fork, raw, real, user_memory};
+use crate::{file, fork, raw, real, user_memory};
 use libc::{
     MSG_NOSIGNAL, c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
@@ -38,11 +39,9 @@ fn dispatch(
                 }
                 Outcome::Kernel => {
                     let result = call();
-                    let error = if result == 0 { carrier::taken_error(&using.0) } else { 0 };
+                    let error = if result == 0 { recv::error_at_end(&using.0) } else { None };
                     drop(using);
-                    if error == 0 {
-                        return result;
-                    }
+                    let Some(error) = error else { return result };
                     real::set_errno(error);
                     -1
                 }
@@ -107,15 +106,37 @@ fn transmit(
     )
 }
 
+/// A call that was not all done has met an error: a later call is told.
+#[cold]
+fn next_hears(fd: c_int, errno: c_int) {
+    if let Some(link) = crate::fd_table::sock(fd).and_then(|sock| sock.enter(fd)) {
+        link.side.keep_error(errno);
+        link.leave();
+    }
+}
+
 /// Before urgent data is sent on a socket that is not upgraded: it never is. Where the receiver stands at the mark, the kernel
-/// does not say how much it has.
+/// does not say how much it has. Nor is one that has the kernel tell when it needs buffers no longer (`MSG_ZEROCOPY`): an upgraded
+/// one goes back, because that makes it look like one with an error.
 fn before_urgent(fd: c_int, flags: c_int) {
-    if flags & libc::MSG_OOB != 0
+    let may_upgrade = || crate::fd_table::sock(fd).filter(|sock| sock.may_upgrade());
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
         && !fork::in_vfork_child()
-        && crate::fd_table::sock(fd).is_some_and(|sock| !sock.is_active())
+        && let Some(sock) = may_upgrade()
+        && (!sock.is_active() || flags & libc::MSG_ZEROCOPY != 0 && !goes_by_tcp(fd, sock))
     {
         crate::close::leave_to_kernel(fd);
     }
+}
+
+/// Whether our direction of an upgraded socket has gone back for good.
+fn goes_by_tcp(fd: c_int, sock: &'static Sock) -> bool {
+    let Some(link) = sock.enter(fd) else { return true };
+    let side = link.side;
+    let is_back = side.tx_state.load(Ordering::Relaxed) == tx::ENDED
+        || side.tx_frozen.load(Ordering::Relaxed) != 0;
+    link.leave();
+    is_back
 }
 
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they
@@ -239,9 +260,20 @@ export! {
     /// recvmmsg(2): message by message on a socket that is upgraded or may be.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         let tracked = crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
+        // SAFETY: as above.
+        let call = || unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         if !tracked || count == 0 || messages.is_null() {
-            // SAFETY: as above.
-            return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+            return call();
+        }
+        match route(fd, Way::Receive) {
+            Route::Plain => return call(),
+            Route::Counted(inside) => {
+                let result = call();
+                inside.done(fd, result as isize);
+                return result;
+            }
+            // Message by message.
+            Route::Ring(link) => drop(Using(link)),
         }
         const MSG_WAITFORONE: c_int = 0x10000;
         // SAFETY: null or the program's own.
@@ -267,6 +299,7 @@ export! {
                 if done == 0 {
                     return -1;
                 }
+                next_hears(fd, real::errno());
                 break;
             }
             // SAFETY: as above; recvmsg has written beside it.
@@ -376,7 +409,11 @@ export! {
             // (The header is the first field.)
             let result = unsafe { sendmsg(fd, message.cast::<msghdr>(), flags) };
             if result < 0 {
-                return if done > 0 { done as c_int } else { -1 };
+                if done > 0 {
+                    next_hears(fd, real::errno());
+                    return done as c_int;
+                }
+                return -1;
             }
             // SAFETY: as above.
             unsafe { (*message).msg_len = result as c_uint };

@@ -57,7 +57,7 @@ fn left(link: &Link, fd: c_int) -> c_int {
         raw::pending_events(fd, libc::POLLRDHUP) != 0
     } else {
         // Also behind the place of urgent data, up to which the kernel counts.
-        link.is_poisoned() || raw::peek_one(fd).is_ok()
+        link.is_poisoned() || link.peek_one(fd).is_ok()
     };
     more.into()
 }

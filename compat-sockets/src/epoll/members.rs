@@ -305,9 +305,6 @@ impl Members {
             sock.epoll_refs.fetch_add(1, Ordering::Relaxed);
             sock.is_to_be_watched();
         }
-        if event.events & ONCE != 0 {
-            set.once.store(1, Ordering::Relaxed);
-        }
         self.records.insert(fd, record);
         let slot = self.by_data.entry(event.u64).or_insert((0, fd));
         *slot = (slot.0 + 1, fd);

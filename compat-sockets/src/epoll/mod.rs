@@ -90,6 +90,8 @@ struct EpollSet {
     waiters: AtomicU32,
     /// Whether some registration was ever for one event (`EPOLLONESHOT`).
     once: AtomicU32,
+    /// Changes of registrations that were begun.
+    changes: AtomicU32,
     /// Whether [`Members::departed`] has any.
     departures: AtomicU32,
     /// Whether [`Members::deferred`] has any, likewise.
@@ -162,6 +164,7 @@ pub(crate) fn created(fd: i32) {
                 inner_count: AtomicU32::new(0),
                 waiters: AtomicU32::new(0),
                 once: AtomicU32::new(0),
+                changes: AtomicU32::new(0),
                 departures: AtomicU32::new(0),
                 late: AtomicU32::new(0),
                 asleep_at: AtomicU32::new(0),
@@ -452,6 +455,10 @@ pub(crate) unsafe fn ctl(epfd: i32, op: i32, fd: i32, event: *mut epoll_event) -
         is_nested = members.nested;
         // SAFETY: passed on.
         let wish = unsafe { wish_of(op, event) };
+        set.changes.fetch_add(1, Ordering::SeqCst);
+        if wish.is_some_and(|wish| wish.events & ONCE != 0) {
+            set.once.store(1, Ordering::SeqCst);
+        }
         if sock.is_some_and(|sock| members.defer(set, (epfd, op, fd), sock, wish)) {
             return 0;
         }

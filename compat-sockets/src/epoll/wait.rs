@@ -22,31 +22,42 @@ const KERNEL_EVERY: u32 = 4;
 const SPIN_PART_NS: u32 = 8_000;
 
 /// Somebody who waits, counted in the set: a change must not be kept from its sleep. Cancelled, too, it waits no longer.
-pub(crate) struct Waiter(&'static EpollSet);
+pub(crate) struct Waiter {
+    set: &'static EpollSet,
+    /// [`EpollSet::changes`] when it came.
+    changes: u32,
+}
 
 impl Waiter {
     fn comes(set: &'static EpollSet) -> Waiter {
         set.waiters.fetch_add(1, Ordering::SeqCst);
-        Waiter(set)
+        Waiter { set, changes: set.changes.load(Ordering::SeqCst) }
     }
 
     /// The C library's wait has given so many events (-1: an error): of those that are told once it is noted, because the
-    /// connection may be upgraded before the program asks for the next.
+    /// connection may be upgraded before the program asks for the next. Not where a registration was changed meanwhile, which may
+    /// have been that: what is told once too often does less harm than what is told never.
     ///
     /// # Safety
     /// `events` must have as many.
     pub(crate) unsafe fn was_told(&self, events: *const epoll_event, count: i32) {
-        if count > 0 && self.0.once.load(Ordering::Relaxed) != 0 {
+        let set = self.set;
+        if count > 0 && set.once.load(Ordering::SeqCst) != 0 {
             // SAFETY: the caller's word.
             let events = unsafe { std::slice::from_raw_parts(events, count as usize) };
-            self.0.with(|members| members.were_told(events));
+            set.with(|members| {
+                // Changes are made under this lock.
+                if set.changes.load(Ordering::SeqCst) == self.changes {
+                    members.were_told(events);
+                }
+            });
         }
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        waiter_leaves(self.0);
+        waiter_leaves(self.set);
     }
 }
 

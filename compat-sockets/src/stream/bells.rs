@@ -306,5 +306,5 @@ pub(super) fn is_uncounted(link: &Link, fd: i32) -> bool {
             && !link.ring_has_more()
     };
     // Counted before it is sent, and data comes after the end of the ring part: looked at behind the byte.
-    uncounted() && raw::peek_one(fd).is_ok_and(|len| len > 0) && uncounted()
+    uncounted() && link.peek_one(fd).is_ok_and(|len| len > 0) && uncounted()
 }

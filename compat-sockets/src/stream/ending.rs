@@ -107,7 +107,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
     let mut patience = Patience::new();
     let (from, is_paid) = match (claim, pumped) {
         (Claim::Pumped { to }, _) => (to, true),
-        (_, Some((sent, owed))) => (sent, pay(fd, owed, &mut patience)),
+        (_, Some((sent, owed))) => (sent, pay(link, fd, owed, &mut patience)),
         _ => {
             let head = link.tx().head().load(Ordering::Acquire);
             // A peer that lies about its position spoils its own stream only.
@@ -119,7 +119,7 @@ pub(crate) fn end_ring(link: &Link, fd: i32, how: Ending) -> Ended {
             };
             let end = ends_at(link, how, head, tail.wrapping_sub(back));
             // What is counted must travel before data does. The peer reads on until it has them.
-            (end, pay(fd, side.bells_owed.swap(0, Ordering::SeqCst).into(), &mut patience))
+            (end, pay(link, fd, side.bells_owed.swap(0, Ordering::SeqCst).into(), &mut patience))
         }
     };
     if is_paid && (!within(from) || send_again(link, fd, from, tail, &mut patience)) {
@@ -216,7 +216,7 @@ fn cut_off(link: &Link, fd: i32) {
 }
 
 /// Sends doorbells that are counted and were not sent. False when that takes too long.
-fn pay(fd: i32, mut owed: u64, patience: &mut Patience) -> bool {
+fn pay(link: &Link, fd: i32, mut owed: u64, patience: &mut Patience) -> bool {
     while owed > 0 {
         match raw::send(fd, &[0], libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) {
             Ok(_) => {
@@ -225,8 +225,11 @@ fn pay(fd: i32, mut owed: u64, patience: &mut Patience) -> bool {
             }
             Err(libc::EAGAIN | libc::EINTR) if patience.waits(fd) => {}
             Err(libc::EAGAIN | libc::EINTR) => return false,
-            // The connection is over; every later call will say so.
-            Err(_) => break,
+            // The connection is over.
+            Err(errno) => {
+                link.side.keep_error(errno);
+                break;
+            }
         }
     }
     true
@@ -248,8 +251,11 @@ fn send_again(link: &Link, fd: i32, mut from: u64, to: u64, patience: &mut Patie
             }
             Err(libc::EAGAIN | libc::EINTR) if patience.waits(fd) => {}
             Err(libc::EAGAIN | libc::EINTR) => return false,
-            // The connection is over; every later call will say so.
-            Err(_) => break,
+            // The connection is over.
+            Err(errno) => {
+                link.side.keep_error(errno);
+                break;
+            }
         }
     }
     true
@@ -292,7 +298,7 @@ fn inherit(link: &Link, fd: i32) {
             if let Some((from, owed)) = sent {
                 let mut patience = Patience::new();
                 let is_within = tail.wrapping_sub(from) <= link.tx().bytes().0.len() as u64;
-                if !pay(fd, owed.min(side.bells.load(Ordering::SeqCst)), &mut patience)
+                if !pay(link, fd, owed.min(side.bells.load(Ordering::SeqCst)), &mut patience)
                     || is_within && !send_again(link, fd, from, tail, &mut patience)
                 {
                     return cut_off(link, fd);

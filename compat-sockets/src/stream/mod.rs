@@ -276,6 +276,18 @@ impl Link {
             && tx.head().load(Ordering::Acquire) == self.side.tail.load(Ordering::Relaxed)
     }
 
+    /// A look at the kernel's queue ([`raw::peek_one`]) by who has no use for an error: it is kept for the program.
+    pub(crate) fn peek_one(&self, fd: i32) -> crate::raw::Result<usize> {
+        crate::raw::peek_one(fd).inspect_err(|&errno| self.keep_news(errno))
+    }
+
+    /// Keeps an error that the kernel has told us ([`Side::keep_error`]), unless it stands for an end.
+    pub(crate) fn keep_news(&self, errno: i32) {
+        if errno != libc::ECONNRESET || !self.reset_means_end() {
+            self.side.keep_error(errno);
+        }
+    }
+
     /// The kernel's events without those of an RST that stands for a FIN. Poll and epoll give the
     /// same bits the same numbers.
     pub(crate) fn without_reset(&self, events: u32) -> u32 {

@@ -157,7 +157,7 @@ pub(super) fn wait_for_more(
     } else {
         *counted = 0;
         let left = time.left_to_receive(fd);
-        time.during(|| grows(fd, queued, left))
+        time.during(|| grows(link, fd, queued, left))
     };
     drop(asleep);
     drop(parked);
@@ -166,12 +166,18 @@ pub(super) fn wait_for_more(
 
 /// Sleeps until more than `queued` bytes are in the kernel's queue; false when that ended otherwise, or after what is `left` of
 /// the call's time.
-fn grows(fd: i32, queued: usize, left: Option<u64>) -> bool {
+fn grows(link: &Link, fd: i32, queued: usize, left: Option<u64>) -> bool {
     let Some(left) = left else {
         let flags = libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC;
         // SAFETY: MSG_TRUNC on TCP: nothing is copied, so the null buffer is never touched.
         let got = unsafe { real::recv(fd, std::ptr::null_mut(), queued + 1, flags) };
-        return usize::try_from(got).is_ok_and(|got| got > queued);
+        return match usize::try_from(got) {
+            Ok(got) => got > queued,
+            Err(_) => {
+                link.keep_news(real::errno());
+                false
+            }
+        };
     };
     // The kernel would begin with the time anew, and no call of its waits for a number of bytes and so long.
     let until = raw::now_ns().saturating_add(left);

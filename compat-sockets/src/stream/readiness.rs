@@ -18,7 +18,7 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     let answer = match source(link, fd) {
         // The last doorbells were thrown away just now: the kernel's answer is from before.
         Source::Ended | Source::Tcp { .. }
-            if was_ring && crate::raw::peek_one(fd) == Err(libc::EAGAIN) =>
+            if was_ring && link.peek_one(fd) == Err(libc::EAGAIN) =>
         {
             Readiness::NotReady
         }

@@ -150,6 +150,9 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 if done > 0 {
                     match from_kernel(link, fd, &mut cursor, u64::MAX, flags) {
                         Step::Got(len) => break Outcome::Done(done + len),
+                        Step::Failed(libc::ECONNRESET) if link.reset_means_end() => {
+                            break Outcome::Done(done);
+                        }
                         Step::Failed(errno) => break Outcome::Failed(errno),
                         _ => {}
                     }
@@ -192,7 +195,9 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
 fn by_kernel(link: &Link, fd: i32, flags: i32) -> Outcome {
     demote::comply(link, fd);
     let is_kept = link.side.kept_error.load(Ordering::Relaxed) != 0;
+    let is_of_stream = flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0;
     if is_kept
+        && is_of_stream
         && crate::raw::unread(fd) == Ok(0)
         && let Some(errno) = link.side.take_error()
     {
@@ -458,8 +463,14 @@ pub(super) fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags:
 /// Nothing in the ring. Throws doorbells away, so that the kernel's readiness is true again.
 fn ring_is_empty(link: &Link, fd: i32) -> Step {
     let side = link.side;
-    if let Some(errno) = side.take_error() {
-        return Step::Failed(errno);
+    if side.kept_error.load(Ordering::Relaxed) != 0 {
+        // Bytes published before it go first.
+        if link.ring_has_more() {
+            return Step::Again;
+        }
+        if let Some(errno) = side.take_error() {
+            return Step::Failed(errno);
+        }
     }
     let found = bells::drain(link, fd, Which::Answered);
     // Whatever the kernel's end means, bytes published before it go first.
@@ -482,7 +493,7 @@ fn ended(link: &Link) -> Step {
 }
 
 /// The error that goes with an end: one that was told to us already, or that of who carries the connection.
-pub(super) fn error_at_end(link: &Link) -> Option<i32> {
+pub(crate) fn error_at_end(link: &Link) -> Option<i32> {
     link.side.take_error().or_else(|| match carrier::taken_error(link) {
         0 => None,
         errno => Some(errno),

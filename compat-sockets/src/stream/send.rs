@@ -94,7 +94,9 @@ pub(crate) fn send(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
     match outcome {
         Outcome::Done(_) => outcome,
         // What a doorbell of this call was told the kernel does not tell again.
-        Outcome::Kernel if done == 0 => side.take_error().map_or(outcome, Outcome::Failed),
+        Outcome::Kernel | Outcome::Unswitched if done == 0 => {
+            side.take_error().map_or(outcome, Outcome::Failed)
+        }
         _ if done == 0 => outcome,
         Outcome::Failed(errno) => {
             side.keep_error(errno);
@@ -122,7 +124,11 @@ pub(crate) fn for_kernel(link: &Link, fd: i32, flags: i32) -> Outcome {
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !raw::is_nonblocking(fd);
     let (mut waited, mut seen) = (0, 0);
     loop {
-        if demote::our_way_for(link, fd, Counter::plain_option) {
+        let is_done = demote::our_way_for(link, fd, Counter::plain_option);
+        if let Some(errno) = link.side.take_error() {
+            return Outcome::Failed(errno);
+        }
+        if is_done {
             return Outcome::Kernel;
         }
         if !may_wait || waited == UNSEEN_MS || seen == SEEN_MS {

@@ -182,7 +182,11 @@ fn empty(link: &Link, fd: i32) -> Source {
                     Err(libc::EINTR) => {}
                     // Not there yet: the peer is between storing the end and paying what it
                     // owes. Waiting for them is waiting for data.
-                    _ => return Source::Empty,
+                    Ok(_) => return Source::Empty,
+                    Err(errno) => {
+                        link.keep_news(errno);
+                        return Source::Empty;
+                    }
                 }
             }
             over(link, fd, end, bells)

@@ -170,7 +170,7 @@ fn hide_death(link: &Link, fd: i32) {
 fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
     bells::drain_quietly(link, fd, bells::Which::All);
     // What was published before the end is visible now.
-    if link.ring_has_more() || raw::peek_one(fd).is_ok_and(|len| len > 0) {
+    if link.ring_has_more() || link.peek_one(fd).is_ok_and(|len| len > 0) {
         return false;
     }
     link.side.rx_state.store(rx::ENDED, Ordering::SeqCst);

@@ -190,7 +190,11 @@ pub(super) fn while_fin_is_owed(link: &Link, mut fd: i32, flags: i32) -> Result<
         match result {
             Err(_) if goes_on(fd, result, &waited) => demote::comply(link, fd),
             Err(errno @ (libc::EAGAIN | libc::EINTR)) => return Err(errno),
-            _ => break,
+            Err(errno) => {
+                link.keep_news(errno);
+                break;
+            }
+            Ok(_) => break,
         }
     }
     Ok(fd)

@@ -192,6 +192,7 @@ static void reset_in_a_receive_here(int fd) {
     char buffer[200];
     tell('s');
     CHECK_EQ(recv(fd, buffer, 200, MSG_WAITALL), 100, "what came before the reset");
+    CHECK_FAILS(recv(fd, buffer, 200, MSG_ERRQUEUE), EAGAIN, "which is in no queue");
     CHECK_FAILS(recv(fd, buffer, 200, 0), ECONNRESET, "then the reset");
     CHECK_EQ(recv(fd, buffer, 200, 0), 0, "then end of file");
 }
@@ -202,6 +203,17 @@ static void reset_in_a_receive_peer(int fd) {
     set_linger(fd, 1, 0);
     CHECK_EQ(close(fd), 0, "reset");
 }
+
+static void reset_in_many_receives_here(int fd) {
+    char buffer[200];
+    struct iovec parts[2] = {{buffer, 100}, {buffer + 100, 100}};
+    struct mmsghdr messages[2] = {{{.msg_iov = parts, .msg_iovlen = 1}, 0}, {{.msg_iov = parts + 1, .msg_iovlen = 1}, 0}};
+    tell('s');
+    CHECK_EQ(recvmmsg(fd, messages, 2, 0, NULL), 1, "one message came before the reset");
+    CHECK_EQ(get_option(fd, SOL_SOCKET, SO_ERROR), ECONNRESET, "the reset");
+    CHECK_EQ(recv(fd, buffer, 200, 0), 0, "then end of file");
+}
+static void reset_in_many_receives_peer(int fd) { reset_in_a_receive_peer(fd); }
 
 /* The same of sends, by whichever call the library hears of it. */
 static void reset_in_a_send_here(int fd) {
@@ -507,6 +519,7 @@ static const struct test_case cases[] = {
     PAIR(close_with_unread),
     PAIR(data_then_reset),
     PAIR(reset_in_a_receive),
+    PAIR(reset_in_many_receives),
     PAIR(reset_in_a_send),
     PAIR(reset_in_a_file),
     PAIR(linger_zero),
