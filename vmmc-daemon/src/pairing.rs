@@ -533,7 +533,10 @@ impl Broker {
         let ring_len = self.options.ring_len;
         let made = match refused {
             Some(reason) => Err(reason),
-            None => make_segment(&shape, ring_len, &mut self.pairing.spare)
+            None if !self.pairing.spare.take(segment_len(&shape, ring_len)) => {
+                Err(NotPairedReason::Resources)
+            }
+            None => make_segment(&shape, ring_len)
                 .map_err(|errno| {
                     tracing::warn!(%errno, "cannot make a connection's segment");
                     NotPairedReason::Resources
@@ -766,12 +769,12 @@ impl Broker {
     }
 }
 
-fn make_segment(shape: &StreamShape, ring_len: u32, spare: &mut Spare) -> rustix::io::Result<Fd> {
-    let len = u64::from(shape.control_len) + 2 * u64::from(ring_len);
-    if !spare.take(len) {
-        return Err(rustix::io::Errno::NOMEM);
-    }
-    let segment = memfd::create("vmmc-stream", len)?;
+fn segment_len(shape: &StreamShape, ring_len: u32) -> u64 {
+    u64::from(shape.control_len) + 2 * u64::from(ring_len)
+}
+
+fn make_segment(shape: &StreamShape, ring_len: u32) -> rustix::io::Result<Fd> {
+    let segment = memfd::create("vmmc-stream", segment_len(shape, ring_len))?;
     memfd::seal(&segment)?;
     descriptors::enough(&segment).map_err(|_| rustix::io::Errno::MFILE)?;
     Ok(segment)

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vmmc::sys::thread::spawn_quiet;
 
-/// Starts to look. It is the directory that is watched: editors put another file in the place of the first. Where the
-/// file is a symbolic link, that of what it leads to is, too.
+/// Starts to look. It is directories that are watched: editors put another file in the place of the first, and of the symbolic
+/// links on the way to it each may be put in the place of another.
 ///
 /// # Errors
 /// No thread or descriptor to be had, or the directory has gone.
@@ -25,13 +25,16 @@ pub(super) fn follow(cluster: Arc<Cluster>) -> rustix::io::Result<()> {
     spawn_quiet("net-cluster", move || look(&cluster, &watch, file)).map(drop)
 }
 
+/// Symbolic links on the way to a file, as the kernel follows at most.
+const MOST_LINKS: usize = 40;
+
 /// The file by the name that was given.
 struct File {
     path: PathBuf,
     /// What it leads to.
     target: PathBuf,
-    /// Which file that is, and of when.
-    seen: Option<(u64, u64, i64, i64)>,
+    /// Which file that is.
+    seen: Option<(u64, u64)>,
 }
 
 impl File {
@@ -42,32 +45,52 @@ impl File {
         Ok(file)
     }
 
-    /// Looks where it leads now. Whether that is another file, or of another time.
+    /// Looks where it leads now. Whether that is another file.
     fn lead(&mut self, watch: impl AsFd) -> bool {
-        let target = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        if target != self.target {
-            // Where it is not to be had, a new link is noticed still.
-            let _ = watch_directory(watch, &target);
-            self.target = target;
+        for hop in way(&self.path) {
+            // Where one is not to be had, what leads there is watched still.
+            let _ = watch_directory(&watch, &hop);
+            self.target = hop;
         }
-        let seen = std::fs::metadata(&self.path).ok();
-        let seen = seen.map(|it| (it.dev(), it.ino(), it.mtime(), it.mtime_nsec()));
+        let seen = std::fs::metadata(&self.path).ok().map(|it| (it.dev(), it.ino()));
         seen != std::mem::replace(&mut self.seen, seen)
     }
 
     /// Whether something has happened to it.
     fn is_meant(&mut self, event: &Event<'_>, watch: impl AsFd) -> bool {
-        let named = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-        // What was missed because too much happened may have been it.
-        let is_any = event.events().contains(ReadFlags::QUEUE_OVERFLOW);
-        let is_it = named == self.path.file_name() || named == self.target.file_name();
-        if event.events().contains(ReadFlags::CREATE) && !self.path.is_symlink() {
-            return false; // it is still to be written
-        }
-        // A link on the way to it may have been put in the place of another.
         let is_other = self.lead(watch);
-        is_any || is_it || is_other
+        // What was missed because too much happened may have been it.
+        if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+            return true;
+        }
+        // A link may have been made; a file is still to be written.
+        if event.events().contains(ReadFlags::CREATE) {
+            return is_other && self.path.is_symlink();
+        }
+        let named = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+        is_other || named == self.path.file_name() || named == self.target.file_name()
     }
+}
+
+/// Each symbolic link on the way to a file, and the file, whose directories tell of them.
+fn way(path: &Path) -> Vec<PathBuf> {
+    let (mut path, mut hops) = (path.to_owned(), Vec::new());
+    for _ in 0..MOST_LINKS {
+        let mut parts: Vec<&Path> = path.ancestors().collect();
+        parts.reverse();
+        let Some(link) = parts.into_iter().find(|part| part.is_symlink()) else { break };
+        let Ok(target) = std::fs::read_link(link) else { break };
+        let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
+        let around = link.parent().unwrap_or(Path::new("/"));
+        let mut next = around.join(target);
+        if !rest.as_os_str().is_empty() {
+            next.push(rest);
+        }
+        hops.push(link.to_owned());
+        path = next;
+    }
+    hops.push(path);
+    hops
 }
 
 fn watch_directory(watch: impl AsFd, of: &Path) -> rustix::io::Result<()> {
@@ -171,5 +194,28 @@ mod tests {
         assert!(is_changed(&mut file, &watch), "a link on the way leads elsewhere");
         std::fs::write(at("v2/it"), "3").unwrap();
         assert!(is_changed(&mut file, &watch), "and what that leads to is written");
+    }
+
+    #[test]
+    fn a_link_in_another_directory_is_followed_and_a_file_is_read_when_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for place in ["etc", "opt", "opt/v1", "opt/v2"] {
+            std::fs::create_dir(at(place)).unwrap();
+        }
+        for version in ["opt/v1/it", "opt/v2/it"] {
+            std::fs::write(at(version), "1").unwrap();
+        }
+        symlink("v1", at("opt/now")).unwrap();
+        symlink(at("opt/now/it"), at("etc/it")).unwrap();
+        let (mut file, watch) = followed(&at("etc/it"));
+        symlink("v2", at("opt/next")).unwrap();
+        std::fs::rename(at("opt/next"), at("opt/now")).unwrap();
+        assert!(is_changed(&mut file, &watch), "the link in the middle leads elsewhere");
+        let half = std::fs::File::create(at("opt/v2/it")).unwrap();
+        std::fs::write(at("opt/v2/other"), "").unwrap();
+        assert!(!is_changed(&mut file, &watch), "still being written");
+        drop(half);
+        assert!(is_changed(&mut file, &watch));
     }
 }

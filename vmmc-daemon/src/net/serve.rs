@@ -157,8 +157,8 @@ impl Server {
             let (server, counted) = (self.clone(), Open::new(&open));
             let by_thread = sayings.clone();
             let thread = spawn_quiet("net-serve", move || {
-                if let Err(error) = server.serve(stream, stranger, &counted) {
-                    by_thread.refused(from, &error.of_visitor());
+                if let Err(why) = server.serve((stream, from), stranger, &counted) {
+                    by_thread.refused(from, &why);
                 }
             });
             if let Err(errno) = thread {
@@ -169,17 +169,27 @@ impl Server {
 
     fn serve(
         &self,
-        stream: TcpStream,
+        (stream, from): (TcpStream, SocketAddr),
         stranger: Stranger,
         counted: &Open,
-    ) -> Result<(), SecureError> {
-        let from = stream.peer_addr()?;
-        let mut secure = match Secure::accept(stream, self.cluster.key.as_ref()) {
+    ) -> Result<(), String> {
+        let secure = match Secure::accept(stream, self.cluster.key.as_ref()) {
+            Ok(secure) => secure,
             // It was ended for another, which is told already.
             Err(_) if !stranger.is_here() => return Ok(()),
-            proved => proved?,
+            Err(error) => return Err(error.of_visitor()),
         };
         drop(stranger);
+        self.answer(secure, from, counted).map_err(|error| error.to_string())
+    }
+
+    /// Serves a daemon that has proved that it knows the key.
+    fn answer(
+        &self,
+        mut secure: Secure,
+        from: SocketAddr,
+        counted: &Open,
+    ) -> Result<(), SecureError> {
         let mut opening: Opening = secure.receive(Some(PATIENCE))?;
         loop {
             let Opening { to, mut origin, purpose } = opening;

@@ -2,7 +2,8 @@
 //! all places. Addresses that the cluster file names do not compete with the others.
 //!
 //! When the places of some are full, nobody who comes is turned away: the connection goes that has been there longest, of the
-//! address that has the most. A proof takes milliseconds, so whoever fills places with connections that say nothing ends his own.
+//! address that has the most. A proof takes milliseconds: whoever fills places with connections that say nothing ends his own before
+//! one that is about to prove. (A flood that comes faster than proofs are made is for a packet filter.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};

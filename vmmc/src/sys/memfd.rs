@@ -82,7 +82,7 @@ const LARGE: u64 = 64 << 20;
 /// memory there is, the kernel ends processes that have nothing to do with it, one after the other. A control group's limit is
 /// not asked for: its own processes are those that it ends.
 fn is_there(len: u64) -> bool {
-    memory::of_machine().is_none_or(|left| len < left.free)
+    memory::with_swap().is_none_or(|left| len < left)
 }
 
 /// Lengthens the file to `len` bytes that are there.
