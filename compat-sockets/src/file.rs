@@ -108,6 +108,12 @@ fn fill_ring(
             InPlace::Read(Ok(0)) => break Outcome::Done(*done),
             InPlace::Read(Ok(len)) => *done += len,
             InPlace::Read(Err(errno)) => break Outcome::Failed(errno),
+            InPlace::Over(errno) => {
+                if *done > 0 {
+                    link.side.keep_error(errno);
+                }
+                break Outcome::Failed(errno);
+            }
             InPlace::Poisoned => break Outcome::Failed(libc::ECONNRESET),
             InPlace::Kernel => break Outcome::Kernel,
             InPlace::Unswitched => break Outcome::Unswitched,
@@ -133,6 +139,8 @@ fn fill_ring(
     };
     match outcome {
         Outcome::Done(_) => outcome,
+        // What was told while bytes went back the kernel does not tell again.
+        Outcome::Kernel if *done == 0 => link.side.take_error().map_or(outcome, Outcome::Failed),
         // A short count; the next call finds out why.
         _ if *done > 0 => Outcome::Done(*done),
         other => other,

@@ -217,19 +217,19 @@ impl Side {
     /// concerns one call alone is nobody else's.
     #[cold]
     pub(crate) fn keep_error(&self, errno: i32) {
-        let of_one_call = matches!(
+        let is_of_connection = matches!(
             errno,
-            libc::EAGAIN
-                | libc::EINTR
-                | libc::EFAULT
-                | libc::EBADF
-                | libc::EINVAL
-                | libc::EMSGSIZE
-                | libc::ENOMEM
-                | libc::ENOBUFS
-                | libc::EPIPE
+            libc::ECONNRESET
+                | libc::ECONNABORTED
+                | libc::ETIMEDOUT
+                | libc::EHOSTUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENETUNREACH
+                | libc::ENETDOWN
+                | libc::ENETRESET
+                | libc::EPROTO
         );
-        if !of_one_call {
+        if is_of_connection {
             self.kept_error.store(errno as u32, Ordering::Relaxed);
         }
     }

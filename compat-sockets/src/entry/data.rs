@@ -1,7 +1,7 @@
 //! read, write and their kin.
 
 use super::{export, inq};
-use crate::side::tx;
+use crate::side::{rx, tx};
 use crate::sock::{Link, Sock, Using, shadow};
 use crate::stream::{Outcome, copy_vectors, recv, send};
 use crate::upgrade::{Route, Way, route};
@@ -123,20 +123,22 @@ fn before_urgent(fd: c_int, flags: c_int) {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
         && !fork::in_vfork_child()
         && let Some(sock) = may_upgrade()
-        && (!sock.is_active() || flags & libc::MSG_ZEROCOPY != 0 && !goes_by_tcp(fd, sock))
+        && (!sock.is_active() || flags & libc::MSG_ZEROCOPY != 0 && !has_gone_back(fd, sock))
     {
         crate::close::leave_to_kernel(fd);
     }
 }
 
-/// Whether our direction of an upgraded socket has gone back for good.
-fn goes_by_tcp(fd: c_int, sock: &'static Sock) -> bool {
+/// Whether both directions of an upgraded socket have gone back for good, or were asked to.
+fn has_gone_back(fd: c_int, sock: &'static Sock) -> bool {
     let Some(link) = sock.enter(fd) else { return true };
     let side = link.side;
-    let is_back = side.tx_state.load(Ordering::Relaxed) == tx::ENDED
+    let of_us = side.tx_state.load(Ordering::Relaxed) == tx::ENDED
         || side.tx_frozen.load(Ordering::Relaxed) != 0;
+    let of_the_peer = side.rx_state.load(Ordering::Relaxed) == rx::ENDED
+        || side.asked.load(Ordering::Relaxed) != 0;
     link.leave();
-    is_back
+    of_us && of_the_peer
 }
 
 // SAFETY (of every `real::` call below): the arguments are the program's own, passed on as they

@@ -34,6 +34,8 @@ pub(super) struct Record {
     pub(super) prefix_told: bool,
     /// The kernel's registration lacks `EPOLLOUT` for now.
     pub(super) masked: bool,
+    /// [`EpollSet::changes`] at its last one.
+    pub(super) change: u32,
     /// `EPOLLONESHOT` has fired.
     pub(super) spent: bool,
     /// The kernel has told of an end or an error: its bits go with every report from now on.
@@ -249,14 +251,15 @@ impl Members {
         }
     }
 
-    /// The C library has told the program of these.
-    pub(super) fn were_told(&mut self, events: &[epoll_event]) {
+    /// The C library has told the program of these, in a wait that began after so many changes.
+    pub(super) fn were_told(&mut self, events: &[epoll_event], changes: u32) {
         for event in events {
             let data = event.u64;
             if let Some(&(1, fd)) = self.by_data.get(&data)
                 && let Some(record) = self.records.get_mut(&fd)
             {
-                record.spent |= record.events & ONCE != 0;
+                let is_older = changes.wrapping_sub(record.change) as i32 >= 0;
+                record.spent |= is_older && record.events & ONCE != 0;
             }
         }
     }
@@ -292,6 +295,7 @@ impl Members {
             reported: u64::MAX,
             prefix_told: false,
             masked: false,
+            change: set.changes.load(Ordering::Relaxed),
             spent: false,
             ended,
             over: false,

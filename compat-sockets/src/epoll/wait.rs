@@ -35,7 +35,7 @@ impl Waiter {
     }
 
     /// The C library's wait has given so many events (-1: an error): of those that are told once it is noted, because the
-    /// connection may be upgraded before the program asks for the next. Not where a registration was changed meanwhile, which may
+    /// connection may be upgraded before the program asks for the next. Not where the registration was changed meanwhile, which may
     /// have been that: what is told once too often does less harm than what is told never.
     ///
     /// # Safety
@@ -45,12 +45,7 @@ impl Waiter {
         if count > 0 && set.once.load(Ordering::SeqCst) != 0 {
             // SAFETY: the caller's word.
             let events = unsafe { std::slice::from_raw_parts(events, count as usize) };
-            set.with(|members| {
-                // Changes are made under this lock.
-                if set.changes.load(Ordering::SeqCst) == self.changes {
-                    members.were_told(events);
-                }
-            });
+            set.with(|members| members.were_told(events, self.changes));
         }
     }
 }

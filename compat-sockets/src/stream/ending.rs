@@ -227,7 +227,7 @@ fn pay(link: &Link, fd: i32, mut owed: u64, patience: &mut Patience) -> bool {
             Err(libc::EAGAIN | libc::EINTR) => return false,
             // The connection is over.
             Err(errno) => {
-                link.side.keep_error(errno);
+                link.keep_news(errno);
                 break;
             }
         }
@@ -253,7 +253,7 @@ fn send_again(link: &Link, fd: i32, mut from: u64, to: u64, patience: &mut Patie
             Err(libc::EAGAIN | libc::EINTR) => return false,
             // The connection is over.
             Err(errno) => {
-                link.side.keep_error(errno);
+                link.keep_news(errno);
                 break;
             }
         }

@@ -485,7 +485,7 @@ pub(crate) fn send_in_place(
 ) -> InPlace {
     let side = link.side;
     if let Some(errno) = side.take_error() {
-        return InPlace::Read(Err(errno));
+        return InPlace::Over(errno);
     }
     if side.shut.load(Ordering::Relaxed) & SHUT_WRITE != 0 {
         if fin_comes_later(link) {
@@ -521,6 +521,8 @@ pub(crate) enum InPlace {
     Unswitched,
     /// The peer wrote nonsense.
     Poisoned,
+    /// The connection is over, by this error.
+    Over(i32),
 }
 
 fn in_place_locked(
