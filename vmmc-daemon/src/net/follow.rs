@@ -41,34 +41,36 @@ impl File {
     fn new(path: PathBuf, watch: impl AsFd) -> rustix::io::Result<File> {
         watch_directory(&watch, &path)?;
         let mut file = File { target: path.clone(), path, seen: None };
-        file.lead(watch);
+        file.seen = file.lead(watch);
         Ok(file)
     }
 
-    /// Looks where it leads now. Whether that is another file.
-    fn lead(&mut self, watch: impl AsFd) -> bool {
+    /// Looks where it leads now, and to which file.
+    fn lead(&mut self, watch: impl AsFd) -> Option<(u64, u64)> {
         for hop in way(&self.path) {
             // Where one is not to be had, what leads there is watched still.
             let _ = watch_directory(&watch, &hop);
             self.target = hop;
         }
-        let seen = std::fs::metadata(&self.path).ok().map(|it| (it.dev(), it.ino()));
-        seen != std::mem::replace(&mut self.seen, seen)
+        std::fs::metadata(&self.path).ok().map(|it| (it.dev(), it.ino()))
     }
 
     /// Whether something has happened to it.
     fn is_meant(&mut self, event: &Event<'_>, watch: impl AsFd) -> bool {
-        let is_other = self.lead(watch);
-        // What was missed because too much happened may have been it.
-        if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-            return true;
-        }
-        // A link may have been made; a file is still to be written.
-        if event.events().contains(ReadFlags::CREATE) {
-            return is_other && self.path.is_symlink();
-        }
+        let now = self.lead(watch);
         let named = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-        is_other || named == self.path.file_name() || named == self.target.file_name()
+        let is_link = |hop: &PathBuf| hop.is_symlink() && hop.file_name() == named;
+        if event.events().contains(ReadFlags::CREATE)
+            && named == self.target.file_name()
+            && !way(&self.path).iter().any(is_link)
+        {
+            self.seen = now; // it is still to be written, which is told
+            return false;
+        }
+        let is_other = now != std::mem::replace(&mut self.seen, now);
+        let is_it = named == self.path.file_name() || named == self.target.file_name();
+        // What was missed because too much happened may have been it.
+        is_other || is_it || event.events().contains(ReadFlags::QUEUE_OVERFLOW)
     }
 }
 
@@ -217,5 +219,11 @@ mod tests {
         assert!(!is_changed(&mut file, &watch), "still being written");
         drop(half);
         assert!(is_changed(&mut file, &watch));
+        std::fs::remove_file(at("opt/now")).unwrap();
+        symlink("v1", at("opt/now")).unwrap();
+        assert!(is_changed(&mut file, &watch), "a link that was made anew");
+        std::fs::remove_file(at("etc/it")).unwrap();
+        symlink(at("opt/v2/it"), at("etc/it")).unwrap();
+        assert!(is_changed(&mut file, &watch), "one of the file's name");
     }
 }
