@@ -156,6 +156,14 @@ pub enum NxError {
         /// Which.
         node: u32,
     },
+    /// Another process of the job cannot be reached any more, and may live on.
+    #[error(
+        "node {node} is out of reach: the way to its host is lost, or the vmmcd there has ended; the job cannot go on"
+    )]
+    PeerLost {
+        /// Which.
+        node: u32,
+    },
     /// Another process of the job wrote nonsense into its link.
     #[error("node {node} broke the protocol: {what}; run the same libnx in every process")]
     PeerFault {

@@ -476,7 +476,8 @@ fn the_death_of_a_daemon_ends_the_job_with_a_reason() {
     let done = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success(), "{err}");
-    assert!(err.contains("died"), "{err}");
+    // Who hears first from another node hears who is missed, and not how.
+    assert!(err.contains("out of reach") || err.contains("died"), "{err}");
     nobody_is_left(&program);
 }
 

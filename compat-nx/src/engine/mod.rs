@@ -199,9 +199,11 @@ impl Engine {
         // messenger for the culprit.
         let bye = match inner.check().and(drained) {
             Ok(()) => layout::BYE_ORDERLY,
-            Err(NxError::PeerDied { node } | NxError::PeerFault { node, .. }) => {
-                layout::BYE_FAILED.saturating_add(node)
-            }
+            Err(
+                NxError::PeerDied { node }
+                | NxError::PeerLost { node }
+                | NxError::PeerFault { node, .. },
+            ) => layout::BYE_FAILED.saturating_add(node),
             Err(_) => 0,
         };
         for peer in inner.peers() {

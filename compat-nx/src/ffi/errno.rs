@@ -74,7 +74,7 @@ pub fn errno_of(error: &NxError) -> c_int {
         | NxError::OtherLength { .. }
         | NxError::OtherLengths { .. } => EQMSGLONG,
         NxError::HostGlobal | NxError::OtherGlobal { .. } | NxError::BadReduction { .. } => EQPARAM,
-        NxError::PeerDied { .. } => libc::EPIPE,
+        NxError::PeerDied { .. } | NxError::PeerLost { .. } => libc::EPIPE,
         NxError::PeerFault { .. } => libc::EPROTO,
         NxError::System { .. } | NxError::HandlerPanicked { .. } => libc::EIO,
     }
@@ -184,6 +184,7 @@ mod tests {
             | NxError::NoHost { .. }
             | NxError::BadReduction { .. }
             | NxError::PeerDied { .. }
+            | NxError::PeerLost { .. }
             | NxError::PeerFault { .. }
             | NxError::HandlerPanicked { .. }
             | NxError::System { .. } => (),
@@ -210,6 +211,7 @@ mod tests {
             NxError::NoHost { node: 1 },
             NxError::BadReduction { op: Reduction::Xor },
             NxError::PeerDied { node: 1 },
+            NxError::PeerLost { node: 1 },
             NxError::PeerFault { node: 1, what: "x" },
             NxError::HandlerPanicked { what: "x".into() },
             NxError::System { what: "x", reason: "y".into() },
@@ -227,6 +229,7 @@ mod tests {
             let ours = !matches!(
                 error,
                 NxError::PeerDied { .. }
+                    | NxError::PeerLost { .. }
                     | NxError::PeerFault { .. }
                     | NxError::HandlerPanicked { .. }
                     | NxError::System { .. }

@@ -278,7 +278,7 @@ pub(super) fn fatal(call: &str, failure: &Failure) -> ! {
     }
     super::say(&fatal_line(&who(), call, failure));
     flush();
-    if let Failure::Nx(NxError::PeerDied { node }) = failure {
+    if let Failure::Nx(NxError::PeerDied { node } | NxError::PeerLost { node }) = failure {
         let ptype = running().map_or(-1, Engine::ptype);
         let by = Who { node: None, ptype, pid: std::process::id() as i32 };
         if super::app::lost(by, *node, CODE) {

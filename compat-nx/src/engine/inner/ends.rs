@@ -4,6 +4,7 @@ use super::{Inner, OnFailure, OnRequest};
 use crate::engine::handshake;
 use crate::engine::peer::{Bye, Peer};
 use crate::error::NxError;
+use vmmc::CloseReason;
 use vmmc::sync::Ordering;
 
 impl Inner {
@@ -106,7 +107,7 @@ impl Inner {
     /// What a peer has announced cannot be read any more. Of one that was ended on request nobody reads it.
     #[cold]
     pub(in crate::engine) fn unread(&self, peer: &Peer, error: NxError) -> Result<(), NxError> {
-        let is_lost = matches!(error, NxError::PeerDied { .. });
+        let is_lost = matches!(error, NxError::PeerDied { .. } | NxError::PeerLost { .. });
         if is_lost && peer.bye().is_none() && self.was_ended(peer) {
             return Ok(());
         }
@@ -118,7 +119,8 @@ impl Inner {
         is_wanted(self.on_request.as_ref(), peer)
     }
 
-    /// Why a peer cannot be reached any more: it died, or it left because another one had, and said which.
+    /// Why a peer cannot be reached any more: it died, or the way to it is lost, or it left because of another one, and said
+    /// which.
     #[cold]
     pub(in crate::engine) fn lost(&self, peer: &Peer) -> NxError {
         let node = match peer.bye() {
@@ -128,10 +130,17 @@ impl Inner {
             {
                 culprit
             }
+            None if is_out_of_reach(peer) => return NxError::PeerLost { node: peer.node },
             _ => peer.node,
         };
         NxError::PeerDied { node }
     }
+}
+
+/// Whether the link to a peer has ended with the way to its host, and not with the peer.
+fn is_out_of_reach(peer: &Peer) -> bool {
+    let closed = peer.out.import().check_open().err();
+    closed.is_some_and(|closed| closed.reason == CloseReason::Unreachable)
 }
 
 /// Whether somebody asked for the end of this peer.
