@@ -421,9 +421,10 @@ impl Connection {
     }
 
     /// Sends what asks for an answer under the tag that it is given, and waits until the interface has
-    /// done that and all before.
+    /// done that and all before, or the link has ended.
     pub(super) fn fence_with<E: From<Lost>>(
         &self,
+        slot: &Arc<Slot>,
         send: impl FnOnce(u64) -> Result<(), E>,
     ) -> Result<(), E> {
         let tag = self.tag()?;
@@ -431,27 +432,27 @@ impl Connection {
             self.state.lock().answers.remove(&tag); // nothing was asked, or nobody will answer
             return Err(error);
         }
-        match self.wait(tag)? {
-            Answer::Done => Ok(()),
-            _ => Err(Lost.into()),
+        match self.wait(tag, slot)? {
+            Some(Answer::Done) | None => Ok(()),
+            Some(_) => Err(Lost.into()),
         }
     }
 
-    /// Waits until the interface has done all that was sent before.
-    pub(super) fn fence(&self) -> Result<(), Lost> {
-        self.fence_with(|tag| self.send(&Header::new(Kind::Fence, 0, 0).value(tag), &[]))
+    /// Waits until the interface has done all that was sent before, or the link has ended.
+    pub(super) fn fence(&self, slot: &Arc<Slot>) -> Result<(), Lost> {
+        self.fence_with(slot, |tag| self.send(&Header::new(Kind::Fence, 0, 0).value(tag), &[]))
     }
 
-    /// Reads bytes of an export. `None`: the interface would not, because the link has ended.
-    pub(super) fn read(&self, header: Header) -> Result<Option<Vec<u8>>, Lost> {
+    /// Reads bytes of an export. `None`: the link has ended.
+    pub(super) fn read(&self, slot: &Arc<Slot>, header: Header) -> Result<Option<Vec<u8>>, Lost> {
         let tag = self.tag()?;
         let sent = self.send(&header.value(tag), &[]);
-        let answer = self.wait(tag)?;
+        let answer = self.wait(tag, slot)?;
         sent?;
         match answer {
-            Answer::Data(bytes) if bytes.len() as u64 == header.len => Ok(Some(bytes)),
-            Answer::Failed => Ok(None),
-            _ => Err(Lost),
+            Some(Answer::Data(bytes)) if bytes.len() as u64 == header.len => Ok(Some(bytes)),
+            Some(Answer::Failed) | None => Ok(None),
+            Some(_) => Err(Lost),
         }
     }
 
@@ -466,13 +467,30 @@ impl Connection {
         }
     }
 
-    /// Waits for an answer.
-    fn wait(&self, tag: u64) -> Result<Answer, Lost> {
-        self.wait_by(tag, None)?.ok_or(Lost)
+    /// Waits for an answer that concerns a link. `None`: that has ended, and nobody need answer any more.
+    fn wait(&self, tag: u64, slot: &Arc<Slot>) -> Result<Option<Answer>, Lost> {
+        self.wait_unless(tag, None, |state| {
+            let over = slot.ended().is_some();
+            if over {
+                state.answers.insert(tag, Answer::GivenUp(slot.clone()));
+            }
+            over
+        })
     }
 
-    /// Waits for an answer: spins, reading, for the budget; then sleeps, and the thread reads. `None`: there is none by then.
+    /// Waits for an answer. `None`: there is none by then.
     fn wait_by(&self, tag: u64, deadline: Option<Instant>) -> Result<Option<Answer>, Lost> {
+        self.wait_unless(tag, deadline, |_| false)
+    }
+
+    /// Waits for an answer: spins, reading, for the budget; then sleeps, and the thread reads. `None`: there is none by then, or
+    /// before something is `over`.
+    fn wait_unless(
+        &self,
+        tag: u64,
+        deadline: Option<Instant>,
+        over: impl Fn(&mut State) -> bool,
+    ) -> Result<Option<Answer>, Lost> {
         if !self.budget.is_zero() {
             let quiet = Quiet::new(self);
             let end = Instant::now() + self.budget;
@@ -496,7 +514,7 @@ impl Connection {
                 return answer.map(Some);
             }
             let now = Instant::now();
-            if deadline.is_some_and(|deadline| deadline <= now) {
+            if deadline.is_some_and(|deadline| deadline <= now) || over(&mut state) {
                 return Ok(None);
             }
             let slice = now + Duration::from_secs(1);

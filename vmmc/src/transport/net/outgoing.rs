@@ -250,7 +250,7 @@ impl Engine for NetOutgoing {
         let mut at = offset;
         for part in target.chunks_mut(MAX_DATA as usize) {
             let header = self.header(Kind::Read, at, part.len())?;
-            match self.connection.read(header) {
+            match self.connection.read(&self.slot, header) {
                 Ok(Some(bytes)) => part.copy_from_slice(&bytes),
                 Ok(None) => {
                     let reason = self.slot.ended().unwrap_or(CloseReason::Unreachable);
@@ -330,14 +330,15 @@ impl Engine for NetOutgoing {
     }
 
     fn fence(&self) -> Result<(), Closed> {
-        self.connection.fence().map_err(|lost| self.lost(lost))?;
+        self.check_open()?;
+        self.connection.fence(&self.slot).map_err(|lost| self.lost(lost))?;
         self.check_open()
     }
 
     /// Write and fence in one packet, or with the last (one way and back).
     fn write_fenced(&self, offset: usize, source: &[u8]) -> Result<(), TransportError> {
         self.connection
-            .fence_with(|tag| {
+            .fence_with(&self.slot, |tag| {
                 self.packets(offset, source, Flags::FENCE, tag).map_err(Unfenced::Send)
             })
             .map_err(|unsent| match unsent {

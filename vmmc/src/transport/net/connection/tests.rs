@@ -95,6 +95,31 @@ fn a_link_whose_sender_found_the_connection_lost_is_told_of_like_the_others() {
     assert!(slots.iter().all(|slot| slot.ended() == Some(CloseReason::Unreachable)));
 }
 
+/// Whoever waits for an answer about a link hears of that link's end; an answer that comes later is nobody's.
+#[test]
+fn a_fence_that_is_not_answered_ends_with_its_link() {
+    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::STREAM);
+    let (socket, _silent) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    let wire = Wire::new(Fd::from(socket), None, None, false).unwrap();
+    let connection =
+        Connection::new("b".to_owned(), wire, 0, Duration::ZERO, Box::new(|_, _| {})).unwrap();
+    let slot = Arc::new(Slot::new(1, Mask(0)));
+    connection.state.lock().slots.insert(1, slot.clone());
+    let (done, is_done) = mpsc::channel();
+    let (waits, of) = (connection.clone(), slot);
+    std::thread::spawn(move || done.send(waits.fence(&of).is_ok()).unwrap());
+    while connection.state.lock().answers.is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(is_done.recv_timeout(Duration::from_millis(20)).is_err(), "nobody has answered");
+    let died = Header::new(Kind::Closed, 1, 1).value(reason_code(CloseReason::PeerDied));
+    connection.handle_frame(&died, &[]).unwrap();
+    assert_eq!(is_done.recv_timeout(PATIENCE), Ok(true));
+    connection.handle_frame(&Header::new(Kind::Done, 0, 0).value(1), &[]).unwrap();
+    assert!(connection.state.lock().answers.is_empty());
+    connection.close();
+}
+
 /// An exporter's daemon that asks again and again costs the sender neither memory nor threads.
 #[test]
 fn of_questions_that_are_repeated_before_they_are_answered_one_is_kept() {
