@@ -281,9 +281,13 @@ impl Link {
         crate::raw::peek_one(fd).inspect_err(|&errno| self.keep_news(errno))
     }
 
-    /// Keeps an error that the kernel has told us ([`Side::keep_error`]), unless it stands for an end.
+    /// Keeps an error that the kernel has told a call of ours ([`Side::keep_error`]), but for an RST that stands for an end, and
+    /// that of a peer which was killed: its kernel sends one for a doorbell, too, and what we have sent since has nothing to do
+    /// with it.
     pub(crate) fn keep_news(&self, errno: i32) {
-        if errno != libc::ECONNRESET || !self.reset_means_end() {
+        let was_killed =
+            || self.peer().closed().load(Ordering::Acquire) == 0 && !carrier::has(self.side);
+        if errno != libc::ECONNRESET || !was_killed() && !self.reset_means_end() {
             self.side.keep_error(errno);
         }
     }

@@ -463,7 +463,7 @@ fn finish(link: &Link, fd: i32, cursor: &mut Cursor<'_>, flags: i32) -> usize {
         // SAFETY: the program's buffer, as it passed it.
         let sent = unsafe { real::send(fd, from.cast(), len, flags | libc::MSG_NOSIGNAL) };
         let Ok(sent) = usize::try_from(sent) else {
-            link.side.keep_error(real::errno());
+            link.keep_news(real::errno());
             break;
         };
         if sent == 0 {

@@ -992,7 +992,7 @@ static void demoted(void) {
     for (int i = 0; i < 200; i++) {
         if (i == 100 && server) {
             int one = 1;
-            CHECK(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
+            CHECK(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0);
         }
         size_t len = i % sizeof out + 1;
         fill(&random, out, len);
