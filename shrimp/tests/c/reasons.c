@@ -143,7 +143,7 @@ static void act(const char *kind) {
         CHECK(setrlimit(RLIMIT_AS, &nothing_more) == 0);
     }
     if (strcmp(kind, "option") == 0)
-        CHECK(setsockopt(near, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0);
+        CHECK(setsockopt(near, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on) == 0);
     if (strcmp(kind, "urgent") == 0)
         CHECK(send(near, "u", 1, MSG_OOB) == 1);
     if (strcmp(kind, "forked") == 0)

@@ -15,17 +15,21 @@ use std::sync::mpsc;
 const PATIENCE: Duration = Duration::from_secs(120);
 const PROVIDER: &str = "tcp;ofi_rxm";
 
-/// An interface that greets as it should, sends a record that cannot be, and tells of others until `over`.
+/// An interface that greets as it should, sends a record that cannot be, and tells of others until `over`, or until nobody
+/// is there to be told.
 fn lie(mut hostile: Endpoint, over: &AtomicBool) {
     let mut number = 0;
     // A record of no bytes, number 0; one longer than the memory, number 1.
     let records = [0, 0, u32::MAX, 1].map(u32::to_le_bytes).concat();
     hostile.outgoing().write(0, &records).unwrap();
     while !over.load(Ordering::Relaxed) {
-        if hostile.write(number.min(1) as usize * 8, 8, number).unwrap() {
-            number += 1;
+        match hostile.write(number.min(1) as usize * 8, 8, number) {
+            Ok(sent) => number += u32::from(sent),
+            Err(_) => return,
         }
-        hostile.poll(|_| {}).unwrap();
+        if hostile.poll(|_| {}).is_err() {
+            return;
+        }
         std::thread::yield_now();
     }
 }
