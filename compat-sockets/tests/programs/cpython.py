@@ -50,9 +50,9 @@ QUICK = {
     # Children by every way: pipes, descriptors closed and kept, vfork and posix_spawn.
     "test_subprocess": ["*ProcessTestCase*", "*RunFuncTestCase*", "*POSIXProcessTestCase*", "*ContextManager*"],
 }
-# Modules of which bytes must go through rings. Those of the others are a few bytes (epoll), and pairs of Unix sockets or pipes
-# (selectors, poll, select, subprocess).
-MOVING = ("test_socket", "test_ssl", "test_asyncio", "test_httplib", "test_socketserver")
+# Modules of which bytes must go through rings. Those of the others are a few bytes (epoll; httplib, a few thousand as a rule), and
+# pairs of Unix sockets or pipes (selectors, poll, select, subprocess).
+MOVING = ("test_socket", "test_ssl", "test_asyncio", "test_socketserver")
 # Calls after which a connection is offered: at once, because most of these connections make a few calls and end.
 AFTER = "1"
 PLAIN, NO_DAEMON, OURS = harness.PLAIN, harness.NO_DAEMON, harness.OURS
