@@ -6,7 +6,6 @@ use crate::stream::send::{InPlace, Refused, refused, send_in_place, to_nobody};
 use crate::stream::{Outcome, recv, wait};
 use crate::{raw, real, user_memory};
 use libc::{iovec, off64_t};
-use vmmc::sync::Ordering;
 
 /// Bytes moved per step through a buffer on the stack.
 const STEP: usize = 16 * 1024;
@@ -100,7 +99,7 @@ fn fill_ring(
         if *done >= count {
             break Outcome::Done(*done);
         }
-        if *done > 0 && link.side.kept_error.load(Ordering::Relaxed) != 0 {
+        if *done > 0 && link.side.has_error() {
             break Outcome::Done(*done); // the next call's
         }
         let so_far = *done;

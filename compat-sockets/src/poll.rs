@@ -352,7 +352,7 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
         if item.link().looks_readable(item.fd) {
             events |= IN;
         }
-        if item.link().side.kept_error.load(Ordering::Relaxed) != 0 {
+        if item.link().side.has_error() {
             // Taken from the kernel, not yet told to the program.
             events |= libc::POLLERR;
         }

@@ -81,7 +81,7 @@ pub(crate) struct Side {
     pub(crate) rx_sleepers: AtomicU32,
     /// Error that the kernel told once, to us: to a receive it is told after the data of the ring, to a send at once
     /// ([`Side::keep_error`]).
-    pub(crate) kept_error: AtomicU32,
+    kept_error: AtomicU32,
     /// `stream::SHUT_READ`, `SHUT_WRITE` (by ourselves), `GONE`, `SENT_AFTER`, `FIN_OWED`.
     pub(crate) shut: AtomicU32,
     /// Processes that share the connection: by fork, or because it was passed to them ([`crate::family`]).
@@ -234,10 +234,16 @@ impl Side {
         }
     }
 
+    /// Whether one is kept.
+    #[inline]
+    pub(crate) fn has_error(&self) -> bool {
+        self.kept_error.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the error that was kept, to tell it.
     #[inline]
     pub(crate) fn take_error(&self) -> Option<i32> {
-        if self.kept_error.load(Ordering::Relaxed) == 0 {
+        if !self.has_error() {
             return None;
         }
         match self.kept_error.swap(0, Ordering::Relaxed) {

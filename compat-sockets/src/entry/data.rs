@@ -447,18 +447,13 @@ export! {
         let call = || unsafe { real::splice(input, in_offset, out, out_offset, len, flags) };
         let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
         let is_ours = |fd| crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
-        if (is_ours(out) && !file::may_splice(input, in_offset, out_offset, flags))
-            || (is_ours(input) && !file::may_splice(out, in_offset, out_offset, flags))
-        {
-            // It moves nothing, and says why.
-            return call();
-        }
-        if is_ours(out) {
+        if is_ours(out) && file::may_splice(input, in_offset, out_offset, flags) {
             return dispatch_send(out, |link| with_signal(file::splice_to(link, out, input, len, nonblocking), 0), call);
         }
-        if is_ours(input) {
+        if is_ours(input) && file::may_splice(out, in_offset, out_offset, flags) {
             return dispatch(input, Way::Receive, |link| file::splice_from(link, input, out, len, nonblocking), call);
         }
+        // Of ours it moves nothing, and says why.
         call()
     }
 }

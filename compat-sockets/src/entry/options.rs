@@ -135,12 +135,12 @@ export! {
         if result == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR {
             if let Some(link) = entered(fd) {
                 // Taken from the kernel by a call of ours, not yet told to the program.
-                let error = match link.side.kept_error.swap(0, Ordering::Relaxed) as c_int {
+                let error = match link.side.take_error() {
                     // Where the connection is over: whoever asks does not wait.
-                    0 if raw::pending_events(fd, 0) & libc::POLLHUP != 0 => {
+                    None if raw::pending_events(fd, 0) & libc::POLLHUP != 0 => {
                         carrier::taken_error(&link)
                     }
-                    error => error,
+                    error => error.unwrap_or(0),
                 };
                 // SAFETY: the kernel has just written an int there, or less.
                 if unsafe { *len } as usize >= size_of::<c_int>() {

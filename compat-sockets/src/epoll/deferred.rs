@@ -66,7 +66,7 @@ fn in_rings(record: &Record, fd: i32) -> bool {
     let whole = side.tx_state.load(Ordering::Relaxed) == tx::RING
         && side.rx_state.load(Ordering::Relaxed) == rx::RING
         && side.rx_left.load(Ordering::Relaxed) == 0
-        && side.kept_error.load(Ordering::Relaxed) == 0
+        && !side.has_error()
         && side.shut.load(Ordering::Relaxed) == 0
         && !link.is_waited_for_elsewhere()
         && side.sharers.load(Ordering::Relaxed) == 1

@@ -237,7 +237,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     }
     // After the look at readiness: whatever it saw is told by this event.
     let position = link.arrived();
-    if link.side.kept_error.load(Ordering::Relaxed) != 0 {
+    if link.side.has_error() {
         // Taken from the kernel, not yet told to the program.
         events |= libc::EPOLLERR as u32;
     }

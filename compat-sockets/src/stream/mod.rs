@@ -322,7 +322,7 @@ impl Link {
         match self.side.rx_state.load(Ordering::Relaxed) {
             rx::RING => {
                 self.side.rx_left.load(Ordering::Relaxed) == 0
-                    && (self.ring_has_more() || self.side.kept_error.load(Ordering::Relaxed) != 0)
+                    && (self.ring_has_more() || self.side.has_error())
             }
             rx::POISONED => true,
             _ => false,

@@ -25,7 +25,7 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
         Source::Tcp { .. } | Source::Prefix(_) | Source::Ended => Readiness::Kernel,
         Source::Ring(_) | Source::Poisoned => Readiness::Ready,
         Source::Empty => {
-            if link.side.kept_error.load(Ordering::Relaxed) != 0 {
+            if link.side.has_error() {
                 Readiness::Ready
             } else {
                 match bells::drain(link, fd, Which::Answered) {

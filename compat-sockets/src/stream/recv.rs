@@ -194,7 +194,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
 /// stops asks before it ends its own ring part, so whoever has seen that end sees the request too.
 fn by_kernel(link: &Link, fd: i32, flags: i32) -> Outcome {
     demote::comply(link, fd);
-    let is_kept = link.side.kept_error.load(Ordering::Relaxed) != 0;
+    let is_kept = link.side.has_error();
     let is_of_stream = flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0;
     if is_kept
         && is_of_stream
@@ -463,7 +463,7 @@ pub(super) fn from_ring(link: &Link, cursor: &mut Cursor<'_>, there: u64, flags:
 /// Nothing in the ring. Throws doorbells away, so that the kernel's readiness is true again.
 fn ring_is_empty(link: &Link, fd: i32) -> Step {
     let side = link.side;
-    if side.kept_error.load(Ordering::Relaxed) != 0 {
+    if side.has_error() {
         // Bytes published before it go first.
         if link.ring_has_more() {
             return Step::Again;

@@ -31,8 +31,8 @@ const MOST_LINKS: usize = 40;
 /// The file by the name that was given.
 struct File {
     path: PathBuf,
-    /// What it leads to.
-    target: PathBuf,
+    /// Each link on the way there, and what it leads to ([`way`]).
+    hops: Vec<PathBuf>,
     /// Which file that is.
     seen: Option<(u64, u64)>,
 }
@@ -40,17 +40,17 @@ struct File {
 impl File {
     fn new(path: PathBuf, watch: impl AsFd) -> rustix::io::Result<File> {
         watch_directory(&watch, &path)?;
-        let mut file = File { target: path.clone(), path, seen: None };
+        let mut file = File { hops: Vec::new(), path, seen: None };
         file.seen = file.lead(watch);
         Ok(file)
     }
 
     /// Looks where it leads now, and to which file.
     fn lead(&mut self, watch: impl AsFd) -> Option<(u64, u64)> {
-        for hop in way(&self.path) {
+        self.hops = way(&self.path);
+        for hop in &self.hops {
             // Where one is not to be had, what leads there is watched still.
-            let _ = watch_directory(&watch, &hop);
-            self.target = hop;
+            let _ = watch_directory(&watch, hop);
         }
         std::fs::metadata(&self.path).ok().map(|it| (it.dev(), it.ino()))
     }
@@ -59,16 +59,17 @@ impl File {
     fn is_meant(&mut self, event: &Event<'_>, watch: impl AsFd) -> bool {
         let now = self.lead(watch);
         let named = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+        let target = self.hops.last().and_then(|target| target.file_name());
         let is_link = |hop: &PathBuf| hop.is_symlink() && hop.file_name() == named;
         if event.events().contains(ReadFlags::CREATE)
-            && named == self.target.file_name()
-            && !way(&self.path).iter().any(is_link)
+            && named == target
+            && !self.hops.iter().any(is_link)
         {
             self.seen = now; // it is still to be written, which is told
             return false;
         }
         let is_other = now != std::mem::replace(&mut self.seen, now);
-        let is_it = named == self.path.file_name() || named == self.target.file_name();
+        let is_it = named == self.path.file_name() || named == target;
         // What was missed because too much happened may have been it.
         is_other || is_it || event.events().contains(ReadFlags::QUEUE_OVERFLOW)
     }
