@@ -197,6 +197,12 @@ fn an_option_when_upgraded() {
     goes_back("option", "option");
 }
 
+/// It is known as demoted still when its process, which keeps the latest reasons only, has forgotten why.
+#[test]
+fn an_option_when_upgraded_and_many_more_elsewhere() {
+    goes_back("forgotten", "forgotten");
+}
+
 #[test]
 fn urgent_data() {
     goes_back("urgent", "option");

@@ -33,11 +33,18 @@ impl Link {
 
 /// A word of a segment that others write, by `pread`: the daemon maps nobody's memory.
 pub(crate) fn read_u64(segment: &Fd, at: u64) -> u64 {
-    let mut bytes = [0u8; 8];
-    match rustix::io::pread(segment, &mut bytes, at) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        _ => 0,
-    }
+    read(segment, at).map_or(0, u64::from_ne_bytes)
+}
+
+/// The same of half as many bytes.
+pub(crate) fn read_u32(segment: &Fd, at: u64) -> u32 {
+    read(segment, at).map_or(0, u32::from_ne_bytes)
+}
+
+fn read<const LEN: usize>(segment: &Fd, at: u64) -> Option<[u8; LEN]> {
+    let mut bytes = [0; LEN];
+    let len = rustix::io::pread(segment, &mut bytes, at).ok()?;
+    (len == LEN).then_some(bytes)
 }
 
 /// All links.

@@ -24,7 +24,7 @@ use crate::descriptors;
 use crate::doorbell::{Button, Doorbell, Kept};
 use crate::examination::Offer;
 use crate::failpoint::{Failpoint, hit};
-use crate::links::read_u64;
+use crate::links::{read_u32, read_u64};
 use crate::net::carry::Attempt;
 use crate::receive::{Fds, Suspect};
 use crate::sock_diag::SockDiag;
@@ -42,6 +42,7 @@ use vmmc::control::message::{
 };
 use vmmc::id::ClientId;
 use vmmc::sys::{Fd, memfd, namespace};
+use vmmc_ring::switch::mode;
 
 /// A timer so late means that the daemon stood still (stopped, no processor): what came meanwhile is unread.
 const STOOD_STILL: Duration = Duration::from_millis(100);
@@ -118,6 +119,14 @@ pub(crate) struct Pair {
     pub(crate) ring_len: u32,
     pub(crate) ends: [End; 2],
     pub(crate) linger: Option<TimerKey>,
+}
+
+impl Pair {
+    /// Whether the ring part of a direction has ended for good, by the word of its sender.
+    fn has_left(&self) -> bool {
+        let modes = self.shape.words.iter().flatten().map(|words| words.mode);
+        modes.map(|at| read_u32(&self.segment, u64::from(at))).any(|mode| mode == mode::ENDED)
+    }
 }
 
 /// An end that a client has just offered, examined and charged.
@@ -311,6 +320,7 @@ impl Broker {
                 local,
                 remote,
                 ring_bytes: 0,
+                has_left: false,
                 state,
             }
         };
@@ -322,6 +332,7 @@ impl Broker {
             all.push(info);
         }
         for pair in self.pairing.pairs.values().filter(|pair| pair.linger.is_none()) {
+            let has_left = pair.has_left();
             let ends = pair.ends.iter().zip(pair.shape.produced_at);
             for (end, at) in ends.filter(|(end, _)| shown(end.uid)) {
                 let (client, owner) = match end.holders.iter().min() {
@@ -331,6 +342,7 @@ impl Broker {
                 let endpoint = addresses(&end.endpoint);
                 let mut info = info(client, owner, end.cookie, endpoint, ConnectionState::Paired);
                 info.ring_bytes = read_u64(&pair.segment, u64::from(at));
+                info.has_left = has_left;
                 all.push(info);
             }
         }

@@ -56,7 +56,11 @@ const REASONS: &[(&str, &str)] = &[
     ("full", "for a while, because the ring was full and nobody read"),
     ("stopped", "another process that has it was stopped while it sent"),
     ("peer", "the other end wants it so"),
+    (FORGOTTEN, "not known: its process has gone, or has noted many others since"),
 ];
+
+/// Of one that has left its ring, by the daemon's word, where no process says why.
+const FORGOTTEN: &str = "forgotten";
 
 /// What libvrpc.so counts, and the word for it.
 const RPC_REASONS: &[(&str, &str)] = &[
@@ -221,12 +225,13 @@ pub(super) fn all(
             let known = live.of.iter().find(|(it, ..)| it.peer.pid == connection.pid);
             let place = (known.and_then(|(_, space, _)| space.clone()), local, remote);
             let inode = live.inode(connection.pid, &place);
-            let note = inode.and_then(|inode| notes.own.get(&(connection.pid, inode)));
+            let note = inode.zip(known).and_then(|(inode, (client, ..))| {
+                let others = connection.has_left.then_some(&notes.shared);
+                let own = notes.own.get(&(connection.pid, inode));
+                own.or_else(|| others?.get(&(client.peer.uid, inode)))
+            });
             if let (ConnectionState::Paired, Some(word)) = (connection.state, note) {
-                part.upgraded = false;
-                part.state = "demoted";
-                part.reason = Some(printable(word));
-                part.why = Some(text(word));
+                part.is_demoted(word);
             }
             places.insert(place);
         }
@@ -257,6 +262,15 @@ pub(super) fn all(
     parts
 }
 
+impl ConnectionPart {
+    fn is_demoted(&mut self, word: &str) {
+        self.upgraded = false;
+        self.state = "demoted";
+        self.reason = Some(printable(word));
+        self.why = Some(text(word));
+    }
+}
+
 fn connection_part(connection: &ConnectionInfo) -> ConnectionPart {
     let (state, reason, why) = match connection.state {
         ConnectionState::Waiting => ("waiting", None, None),
@@ -266,7 +280,7 @@ fn connection_part(connection: &ConnectionInfo) -> ConnectionPart {
             ("plain", Some(word(reason).to_owned()), Some(reason.to_string()))
         }
     };
-    ConnectionPart {
+    let mut part = ConnectionPart {
         cookie: Some(connection.cookie),
         client: connection.client.0,
         pid: connection.pid,
@@ -279,7 +293,11 @@ fn connection_part(connection: &ConnectionInfo) -> ConnectionPart {
         reason,
         why,
         ring_bytes: connection.ring_bytes,
+    };
+    if connection.has_left {
+        part.is_demoted(FORGOTTEN);
     }
+    part
 }
 
 /// The daemon's reasons.

@@ -287,6 +287,7 @@ mod tests {
             local: "127.0.0.1:1".into(),
             remote: "127.0.0.1:2".into(),
             ring_bytes: 4096,
+            has_left: false,
             state,
         };
         Report {
@@ -308,6 +309,7 @@ mod tests {
                 &[
                     connection(ConnectionState::Paired),
                     connection(ConnectionState::Plain(NotPairedReason::NoPartner)),
+                    ConnectionInfo { has_left: true, ..connection(ConnectionState::Paired) },
                 ],
                 &Live::default(),
                 &[],
@@ -320,6 +322,7 @@ mod tests {
         let text = human::render(&report(), false);
         assert!(text.contains("upgraded"), "{text}");
         assert!(text.contains("the other end takes no part"), "{text}");
+        assert!(text.contains("has noted many others since"), "{text}");
     }
 
     #[test]
@@ -330,7 +333,7 @@ mod tests {
         }
         let text = human::render(&report, false);
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("127.0.0.1:1")).collect();
-        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!(lines.len(), 3, "{text}");
         assert!(lines.iter().all(|line| line.contains("42") && line.contains("(gone)")), "{text}");
     }
 

@@ -133,6 +133,19 @@ static void fill_exclusively(void) {
     epoll_wait(set, &event, 1, 0);
 }
 
+/* Stays plain by an option, so that the process notes one more. */
+static void note_one(void) {
+    struct sockaddr_in to = port_at("MEETING_HOST", 0);
+    socklen_t len = sizeof to;
+    int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0), one = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listener, (struct sockaddr *)&to, len) == 0 && listen(listener, 1) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&to, &len) == 0);
+    CHECK(connect(one, (struct sockaddr *)&to, len) == 0);
+    CHECK(setsockopt(one, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on) == 0);
+    close(one);
+    close(listener);
+}
+
 static void act(const char *kind) {
     int on = 1;
     if (strcmp(kind, "second") == 0)
@@ -142,8 +155,11 @@ static void act(const char *kind) {
         join(0, kind);
         CHECK(setrlimit(RLIMIT_AS, &nothing_more) == 0);
     }
-    if (strcmp(kind, "option") == 0)
+    if (strcmp(kind, "option") == 0 || strcmp(kind, "forgotten") == 0)
         CHECK(setsockopt(near, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on) == 0);
+    if (strcmp(kind, "forgotten") == 0)
+        for (int i = 0; i < 200; i++)
+            note_one();
     if (strcmp(kind, "urgent") == 0)
         CHECK(send(near, "u", 1, MSG_OOB) == 1);
     if (strcmp(kind, "forked") == 0)

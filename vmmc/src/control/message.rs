@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 /// Version of the messages in this module and of the handshake. Raised at every change; the two
 /// sides must agree exactly.
-pub const PROTOCOL_VERSION: u32 = 15;
+pub const PROTOCOL_VERSION: u32 = 16;
 
 /// Longest packet, in bytes.
 pub const MAX_PACKET_LEN: usize = 4096;
@@ -895,6 +895,8 @@ pub struct ConnectionInfo {
     pub remote: String,
     /// Bytes this end put into its ring, when upgraded.
     pub ring_bytes: u64,
+    /// Whether a direction of it, once upgraded, travels by TCP again for good.
+    pub has_left: bool,
     /// How it stands.
     pub state: ConnectionState,
 }
