@@ -98,7 +98,7 @@ fn transmit(
     flags: c_int,
     call: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    before_urgent(fd, flags);
+    before_kernels_own(fd, flags);
     dispatch_send(
         fd,
         |link| with_signal(send::send(link, fd, &one(buffer, len), flags), flags),
@@ -115,10 +115,10 @@ fn next_hears(fd: c_int, errno: c_int) {
     }
 }
 
-/// Before urgent data is sent on a socket that is not upgraded: it never is. Where the receiver stands at the mark, the kernel
-/// does not say how much it has. Nor is one that has the kernel tell when it needs buffers no longer (`MSG_ZEROCOPY`): an upgraded
-/// one goes back, because that makes it look like one with an error.
-fn before_urgent(fd: c_int, flags: c_int) {
+/// Before a send that only the kernel can make. A socket that has sent urgent data and is not upgraded never is: where the receiver stands at the mark, the kernel
+/// does not say how much it has. Nor is one that has the kernel tell when it needs buffers no longer (`MSG_ZEROCOPY`), and an
+/// upgraded one goes back, because that makes it look like one with an error.
+fn before_kernels_own(fd: c_int, flags: c_int) {
     let may_upgrade = || crate::fd_table::sock(fd).filter(|sock| sock.may_upgrade());
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0
         && !fork::in_vfork_child()
@@ -261,10 +261,9 @@ export! {
 
     /// recvmmsg(2): message by message on a socket that is upgraded or may be.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        let tracked = crate::fd_table::sock(fd).is_some_and(|sock| sock.may_upgrade());
         // SAFETY: as above.
         let call = || unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
-        if !tracked || count == 0 || messages.is_null() {
+        if count == 0 || messages.is_null() {
             return call();
         }
         match route(fd, Way::Receive) {
@@ -381,7 +380,7 @@ export! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         // SAFETY: as above.
         unsafe { before_passing(message) };
-        before_urgent(fd, flags);
+        before_kernels_own(fd, flags);
         dispatch_send(
             fd,
             // SAFETY: as above.

@@ -7,6 +7,7 @@ use crate::side::{rx, tx};
 use crate::sock::{Link, Sock, state};
 use crate::stream::recv::{Readiness, readiness};
 use vmmc::sync::Ordering;
+use vmmc::word::Word;
 
 /// Hot members of a set, unless more have something to tell at the same time.
 const HOT: usize = 64;
@@ -118,6 +119,17 @@ impl Hot {
     /// Whether room is wanted and the kernel's to tell of.
     fn sends_by_tcp(&self) -> bool {
         self.events & OUT != 0 && self.link.side.tx_state.load(Ordering::Relaxed) != tx::RING
+    }
+
+    /// Whether the connection has ended, where the program wants to hear of that or the peer has closed.
+    pub(super) fn ends(&self) -> u32 {
+        let wanted = self.events & ENDS;
+        if wanted == 0 && self.link.peer().closed().load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let pending = crate::raw::pending_events(self.number, wanted as i16) as u16;
+        let kept = if self.link.side.has_error() { libc::EPOLLERR as u32 } else { 0 };
+        self.link.without_reset(pending.into()) & (wanted | ALWAYS) | kept
     }
 
     /// What the kernel adds to an event that the ring has given.

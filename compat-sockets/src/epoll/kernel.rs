@@ -90,6 +90,10 @@ fn unmask_cold(epfd: i32, set: &EpollSet) -> bool {
     waiting.unwrap_or(false)
 }
 
+/// An array of so many at most stays as it was where nothing is told. Some look into an array of one before they look at how many
+/// were told, or not at that.
+pub(super) const FEW: usize = 8;
+
 /// The kernel's events from `from` on, corrected; returns their number or -1.
 ///
 /// # Safety
@@ -104,8 +108,11 @@ pub(super) unsafe fn ask_kernel(
 ) -> i32 {
     settle_before_asking(set, timeout != Some(0));
     let (told, rest) = out.split_at_mut(from.min(out.len()));
+    let mut apart = [epoll_event { events: 0, u64: 0 }; FEW];
+    let is_apart = rest.len() <= FEW;
+    let all = if is_apart { apart.get_mut(..rest.len()).unwrap_or_default() } else { &mut *rest };
     // SAFETY: the array is borrowed; the mask is the caller's.
-    let count = unsafe { kernel_wait(epfd, rest, timeout, mask) };
+    let count = unsafe { kernel_wait(epfd, all, timeout, mask) };
     if set.asleep_at.load(Ordering::Relaxed) != 0 {
         sleeps::end();
         set.asleep_at.store(0, Ordering::SeqCst);
@@ -113,7 +120,7 @@ pub(super) unsafe fn ask_kernel(
     let Ok(count) = usize::try_from(count) else { return -1 };
     let mut kept = 0;
     for at in 0..count.min(rest.len()) {
-        let Some(&event) = rest.get(at) else { break };
+        let Some(&event) = (if is_apart { apart.get(at) } else { rest.get(at) }) else { break };
         let corrected = correct(epfd, set, event);
         if corrected == 0 {
             counters::one(Counter::epoll_filtered);

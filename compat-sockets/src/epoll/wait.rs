@@ -2,7 +2,7 @@
 
 use super::departed::waiter_leaves;
 use super::hot::{Hot, HotList};
-use super::kernel::{ask_kernel, mask_full};
+use super::kernel::{FEW, ask_kernel, mask_full};
 use super::nested::{inner_await_room, inner_events};
 use super::{EDGE, EpollSet, IN, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
@@ -12,7 +12,7 @@ use crate::stream::give_way::Gave;
 use crate::stream::spin::{spin, within};
 use crate::stream::wait::shares_cpu;
 use crate::stream::{bells, demote, full};
-use crate::{raw, real, sleeps};
+use crate::{raw, real, sleeps, user_memory};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
 
@@ -94,6 +94,11 @@ pub(crate) unsafe fn wait(
         if ACTIVE.load(Ordering::SeqCst) == 0 {
             return Err(Some(outside));
         }
+    }
+    // A program may say that its array is longer than its memory.
+    if !user_memory::can_write(events, FEW.min(max as usize)) {
+        real::set_errno(libc::EFAULT);
+        return Ok(-1);
     }
     // SAFETY: the program's array.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
@@ -519,10 +524,13 @@ impl Members {
             }
             record.reported = position;
         }
+        let mut events = ready;
         if record.events & ONCE != 0 {
+            // It is told with this event or not at all.
+            events |= item.ends();
             record.spent = true;
             record.tell_kernel(epfd, item.fd, ONCE);
         }
-        Some(epoll_event { events: ready, u64: record.data })
+        Some(epoll_event { events, u64: record.data })
     }
 }

@@ -169,8 +169,13 @@ fn hide_death(link: &Link, fd: i32) {
 /// After the peer's end, with an empty ring: throws the doorbells away. Under the rx lock.
 fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
     bells::drain_quietly(link, fd, bells::Which::All);
+    // An error that waits there is for the new holder to hear of: no look may take it.
+    let has_more = match raw::pending_events(fd, 0) & libc::POLLERR {
+        0 => link.peek_one(fd).is_ok_and(|len| len > 0),
+        _ => raw::unread(fd).is_ok_and(|len| len > 0),
+    };
     // What was published before the end is visible now.
-    if link.ring_has_more() || link.peek_one(fd).is_ok_and(|len| len > 0) {
+    if link.ring_has_more() || has_more {
         return false;
     }
     link.side.rx_state.store(rx::ENDED, Ordering::SeqCst);

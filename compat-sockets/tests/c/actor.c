@@ -191,6 +191,43 @@ static int ready(int method, int milliseconds) {
     return answer | (event.events & EPOLLRDHUP ? 4 : 0);
 }
 
+/* The set that this process keeps, and the number of the socket that is in it. */
+static int set = -1, in_set = -1;
+static void forget_set(void) {
+    if (set >= 0)
+        close(set);
+    set = in_set = -1;
+}
+
+/* Asks the set for events of the socket: 1 edges, 2 one event, 4 the peer's end too. */
+static int ask_set(int how) {
+    struct epoll_event event = {.events = EPOLLIN | (how & 1 ? EPOLLET : 0) |
+                                          (how & 2 ? EPOLLONESHOT : 0) | (how & 4 ? EPOLLRDHUP : 0),
+                                .data.u64 = 77};
+    if (in_set != sock)
+        forget_set();
+    if (set < 0)
+        set = NEED(epoll_create1(EPOLL_CLOEXEC));
+    int operation = in_set < 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    in_set = sock;
+    return epoll_ctl(set, operation, sock, &event);
+}
+
+/* What the set tells: 1 readable, 4 the peer has ended; plus 8 times what it tells when asked again at once. It waits until the
+ * wanted bits were told. */
+static int look_at_set(int wanted) {
+    int told = 0, again;
+    do {
+        struct epoll_event event = {.events = 0};
+        NEED(epoll_wait(set, &event, 1, wanted ? 100 : 0));
+        told |= (event.events & EPOLLIN ? 1 : 0) | (event.events & EPOLLRDHUP ? 4 : 0);
+    } while ((told & wanted) != wanted);
+    struct epoll_event event = {.events = 0};
+    NEED(epoll_wait(set, &event, 1, 0));
+    again = (event.events & EPOLLIN ? 1 : 0) | (event.events & EPOLLRDHUP ? 4 : 0);
+    return told + 8 * again;
+}
+
 struct work {
     bool out;
     size_t length;
@@ -334,6 +371,7 @@ static void serve(void) {
             pid_t child = NEED(c % 2 ? _Fork() : fork());
             if (child == 0) {
                 close(control);
+                forget_set();
                 id = (int)a;
                 say_hello();
                 continue;
@@ -348,6 +386,8 @@ static void serve(void) {
             break;
         case 'g':
         case 'G':
+            if (command[0] == 'g')
+                forget_set();
             pass(path, command[0] == 'g');
             break;
         case 'd': {
@@ -366,6 +406,40 @@ static void serve(void) {
             result = close(sock);
             sock = -1;
             break;
+        case 'l': { /* closes with a reset */
+            struct linger none = {.l_onoff = 1};
+            NEED(setsockopt(sock, SOL_SOCKET, SO_LINGER, &none, sizeof none));
+            result = close(sock);
+            sock = -1;
+            break;
+        }
+        case 'e':
+            result = ask_set((int)a);
+            break;
+        case 'E':
+            result = look_at_set((int)a);
+            break;
+        case 't': { /* reads with a time limit */
+            struct timeval limit = {0, 3000};
+            NEED(setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+            result = get((size_t)a, (int)c);
+            int error = errno;
+            limit.tv_usec = 0;
+            NEED(setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+            errno = error;
+            break;
+        }
+        case 'q': /* a byte of urgent data */
+            result = send(sock, "!", 1, MSG_OOB);
+            break;
+        case 'Q': {
+            struct pollfd urgent = {.fd = sock, .events = POLLPRI};
+            char byte = 0;
+            NEED(poll(&urgent, 1, -1));
+            result = recv(sock, &byte, 1, MSG_OOB);
+            result = result == 1 ? byte : -1;
+            break;
+        }
         case 'h':
             result = shutdown(sock, SHUT_WR);
             break;

@@ -27,6 +27,39 @@ static void partial_read_peer(int fd) {
     await('q');
 }
 
+/* An array is written where events are told, and nowhere else: some look into it before they look at how many there are. */
+static void array_is_kept_here(int fd) {
+    volatile uintptr_t wild = 8;
+    const struct epoll_event mark = {.events = 0x5a5a5a5a, .data.u64 = 0x5a5a5a5a5a5a5a5a};
+    int epoll = new_epoll(), written = 0, told = 0;
+    add(epoll, fd, EPOLLIN, 1);
+    for (int round = 0; round < 200; round++) {
+        struct epoll_event events[4] = {mark, mark, mark, mark};
+        char byte;
+        tell('s');
+        told += (int)NEED(epoll_wait(epoll, events, 4, -1));
+        written += memcmp(events + 1, &mark, sizeof mark) != 0;
+        read_all(fd, &byte, 1);
+        events[0] = mark;
+        told += (int)NEED(epoll_wait(epoll, events, 4, 0));
+        written += memcmp(events, &mark, sizeof mark) != 0;
+    }
+    CHECK_EQ(told, 200, "an event for each byte");
+    CHECK_EQ(written, 0, "no other place is written");
+    tell('s');
+    events_of(epoll, -1);
+    CHECK_FAILS(epoll_wait(epoll, (struct epoll_event *)wild, 1, 0), EFAULT, "a bad address");
+    CHECK_EQ(events_of(epoll, 0), EPOLLIN, "the event is told still");
+    tell('q');
+}
+static void array_is_kept_peer(int fd) {
+    for (int round = 0; round < 201; round++) {
+        await('s');
+        write_all(fd, "x", 1);
+    }
+    await('q');
+}
+
 /* A single reader that was told EPOLLIN never meets EAGAIN. */
 static void never_false_here(int fd) {
     char buffer[300];
@@ -796,6 +829,7 @@ static void crowd(void) {
 
 static const struct test_case cases[] = {
     PAIR(partial_read),
+    PAIR(array_is_kept),
     PAIR(never_false),
     PAIR(stream),
     COLD_PAIR(registered_early),

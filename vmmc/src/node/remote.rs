@@ -194,10 +194,7 @@ impl Asked {
     /// says: it may stand still, or be out of reach.
     pub(crate) fn is_answered(&self, deadline: Option<Instant>) -> Result<bool, ImportError> {
         let last = self.wanted_by().map(|at| at + ANSWERING);
-        let first = match (deadline, last) {
-            (Some(deadline), Some(last)) => Some(deadline.min(last)),
-            (deadline, last) => deadline.or(last),
-        };
+        let first = deadline.into_iter().chain(last).min();
         if is_answered(&self.conversation, first)? {
             return Ok(true);
         }

@@ -4,24 +4,22 @@ use std::path::{Path, PathBuf};
 
 /// What is left of how much, in bytes; swap does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+struct Left {
     /// What can still be taken.
-    pub free: u64,
+    free: u64,
     /// What there is in all.
-    pub whole: u64,
+    whole: u64,
 }
 
 impl Left {
     /// Whether an eighth of all is left when so much has been taken.
-    #[must_use]
-    pub fn has_plenty_after(self, len: u64) -> bool {
+    fn has_plenty_after(self, len: u64) -> bool {
         self.whole > 0 && self.free.saturating_sub(len) >= self.whole / 8
     }
 }
 
 /// Of the machine. `None` where the kernel does not say.
-#[must_use]
-pub fn of_machine() -> Option<Left> {
+fn of_machine() -> Option<Left> {
     machine(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
@@ -34,8 +32,7 @@ pub fn with_swap() -> Option<u64> {
 
 /// Of this process's control group and those around it, as far as they have a limit. (The second version of control
 /// groups.)
-#[must_use]
-pub fn of_groups() -> Vec<Left> {
+fn of_groups() -> Vec<Left> {
     let Ok(groups) = std::fs::read_to_string("/proc/self/cgroup") else { return Vec::new() };
     let root = Path::new("/sys/fs/cgroup");
     own_group(root, &groups).map_or(Vec::new(), |own| limits(root, &own))
