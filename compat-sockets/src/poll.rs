@@ -17,7 +17,7 @@ use crate::stream::give_way::{Gave, Yields};
 use crate::stream::readiness::{Readiness, readiness};
 use crate::stream::spin::Lesson;
 use crate::stream::wait::shares_cpu;
-use crate::stream::{bells, demote, full};
+use crate::stream::{bells, demote, full, second_look};
 use crate::{raw, real};
 use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t};
 use vmmc::sync::Ordering;
@@ -106,6 +106,9 @@ impl Item {
 /// # Safety
 /// `mask` must be null or valid.
 pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
+    if fds.len() > 1 {
+        second_look::waits_for_many();
+    }
     let mut left = timeout;
     loop {
         let may_change = left != Some(0) && !real::has_one_thread();

@@ -103,7 +103,10 @@ pub(crate) struct Side {
     pub(crate) full_at: AtomicU64,
     /// When that was, in nanoseconds; 0: never.
     pub(crate) full_since: AtomicU64,
-    pad: [u32; 4],
+    /// When a receive last polled in vain and said `EAGAIN`, in nanoseconds; 0: bytes were taken since
+    /// ([`crate::stream::second_look`]).
+    pub(crate) empty_at: AtomicU64,
+    pad: [u32; 2],
 
     /// When our direction last came to rest, in nanoseconds; under `tx_lock`, as the next ([`crate::stream::full`]).
     pub(crate) rested_at: AtomicU64,

@@ -11,7 +11,7 @@ use crate::poll::RoomSlices;
 use crate::stream::give_way::Gave;
 use crate::stream::spin::{spin, within};
 use crate::stream::wait::shares_cpu;
-use crate::stream::{bells, demote, full};
+use crate::stream::{bells, demote, full, second_look};
 use crate::{raw, real, sleeps, user_memory};
 use libc::{epoll_event, sigset_t};
 use vmmc::sync::{AtomicU32, Ordering};
@@ -88,6 +88,7 @@ pub(crate) unsafe fn wait(
     if max <= 0 || events.is_null() {
         return Err(None);
     }
+    second_look::waits_for_many();
     if ACTIVE.load(Ordering::Relaxed) == 0 {
         // PAIRS(waiters): who defers a change has counted its connection before it looks for waiters.
         let outside = Waiter::comes(set);

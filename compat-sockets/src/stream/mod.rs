@@ -9,6 +9,7 @@ mod peek;
 pub(crate) mod readiness;
 pub(crate) mod recv;
 pub(crate) mod report;
+pub(crate) mod second_look;
 pub(crate) mod send;
 pub(crate) mod source;
 pub(crate) mod spin;

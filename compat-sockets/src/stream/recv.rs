@@ -5,7 +5,7 @@ pub(crate) use super::readiness::{Readiness, prefix_is_here, readiness};
 use super::source::{Source, available, source};
 use super::vectors::{Cursor, receive_kernel, total};
 use super::wait::{self, Waited, Wake};
-use super::{Outcome, SHUT_READ, demote, peek};
+use super::{Outcome, SHUT_READ, demote, peek, second_look};
 use crate::counters::{self, Counter};
 use crate::lock::Held;
 use crate::side::rx;
@@ -123,6 +123,7 @@ pub(crate) fn recv(link: &Link, mut fd: i32, vectors: &[iovec], flags: i32) -> O
                 break Outcome::Done(len);
             }
             Step::Got(len) => {
+                second_look::found(link);
                 if had_room {
                     bells::after_space_for_nobody(link, fd);
                 } else {

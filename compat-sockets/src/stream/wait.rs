@@ -7,7 +7,7 @@
 //! stream go on by TCP ([`full`]).
 
 use super::send::peer_is_gone;
-use super::{SHUT_WRITE, bells, demote, ending, full, recv};
+use super::{SHUT_WRITE, bells, demote, ending, full, recv, second_look};
 use crate::counters::{self, Counter};
 use crate::parked::{self, Parked};
 use crate::side::{rx, tx};
@@ -87,7 +87,7 @@ pub(crate) fn shares_cpu(link: &Link) -> bool {
     link.peer().cpu().load(Ordering::Relaxed) == cpu
 }
 
-fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
+pub(super) fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
     if shares_cpu(link) {
         return false;
     }
@@ -140,6 +140,9 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32, waited: &mut Waited) ->
 
 /// Non-blocking: nothing was found in the ring, what does the kernel say?
 fn look_once(link: &Link, fd: i32) -> Result<Wake, i32> {
+    if second_look::finds_more(link) {
+        return Ok(Wake::Look);
+    }
     if recv::is_eager(link) {
         link.arm_data();
         if something_new(link) {
