@@ -14,11 +14,10 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     if link.side.rx_lock.lock().is_err() {
         return Readiness::Kernel;
     }
-    let was_ring = link.side.rx_state.load(Ordering::Relaxed) == rx::RING;
     let answer = match source(link, fd) {
-        // The last doorbells were thrown away just now: the kernel's answer is from before.
+        // The last doorbells may have been thrown away since the kernel answered, by us or by another thread or process.
         Source::Ended | Source::Tcp { .. }
-            if was_ring && link.peek_one(fd) == Err(libc::EAGAIN) =>
+            if has_been_ring(link) && crate::raw::pending_events(fd, libc::POLLIN) == 0 =>
         {
             Readiness::NotReady
         }
@@ -42,6 +41,12 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     };
     link.side.rx_lock.unlock();
     answer
+}
+
+/// Whether a ring part of the other end's has come to its end.
+fn has_been_ring(link: &Link) -> bool {
+    link.side.rx_state.load(Ordering::Relaxed) == rx::ENDED
+        || link.side.parts_read.load(Ordering::Relaxed) != 0
 }
 
 /// No doorbell is left: did the kernel mean the end?
