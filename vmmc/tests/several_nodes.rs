@@ -101,6 +101,37 @@ fn a_node_is_added_and_taken_out_while_the_daemons_run() {
     import.send_fenced(0, b"still").unwrap();
 }
 
+/// An import that waits for its export is asked for again where a daemon has ended meanwhile, the other node's or this one's. A node
+/// that is asked for by itself is told so.
+#[test]
+fn a_waiting_import_outlives_the_daemons() {
+    let [a, b, _] = NAMES.map(|_| address());
+    let mut first = node_over("a", &a, &[("b", &b)], Some(KEY), None);
+    let mut second = node_over("b", &b, &[("a", &a)], Some(KEY), None);
+    let (at_a, at_b) = (first.daemon.node(), second.daemon.node());
+    let waiting = at_a.import("late").node("b").timeout(PATIENCE.unwrap()).start().unwrap();
+    let waiting = std::thread::spawn(move || waiting.wait());
+    for place in [&mut second, &mut first] {
+        // Too short for the question to get there, and the less is tested.
+        std::thread::sleep(Duration::from_millis(300));
+        let file = place.file();
+        place.daemon.kill();
+        place.daemon.restart_with(&["--cluster", file.to_str().unwrap()]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!waiting.is_finished());
+    let region = Region::new(4096).unwrap();
+    let export = at_b.export(region).name("late").grant(Who::SameUser, Rights::all());
+    let export = export.open().unwrap();
+    let import = waiting.join().unwrap().unwrap();
+    import.send_fenced(0, b"here").unwrap();
+    let mut seen = [0; 4];
+    export.read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"here");
+    let own = at_a.import("x").node("a").timeout(Duration::ZERO).open();
+    assert!(matches!(own, Err(ImportError::Refused(Refusal::OwnNode { .. }))), "{own:?}");
+}
+
 /// What member `from` writes to member `to` in a round.
 fn message(from: usize, to: usize, round: u8) -> Vec<u8> {
     let first = (from * NAMES.len() + to) as u8;

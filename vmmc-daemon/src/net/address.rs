@@ -52,6 +52,12 @@ impl Address {
         is_name.then(|| Address { text: text.to_owned(), is_name, known: Mutex::default() })
     }
 
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.text.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0)
+    }
+
     /// Whether it is a name, whose addresses may change.
     #[must_use]
     pub fn is_name(&self) -> bool {

@@ -256,6 +256,12 @@ pub enum ClusterError {
         /// Which.
         path: PathBuf,
     },
+    /// It is no file that holds something.
+    #[error("key {} is not a file; `key` names one with 64 hexadecimal digits, beside the cluster file or by its whole path", path.display())]
+    NoFile {
+        /// Which.
+        path: PathBuf,
+    },
     /// Without a key nobody proves anything.
     #[error(
         "{address} is not a loopback address, and without a key only those are allowed; name one with `key`"
@@ -305,6 +311,13 @@ impl Cluster {
         let mut nodes = nodes.collect::<Result<BTreeMap<_, _>, ClusterError>>()?;
         // A file may be the same on all nodes but for its first lines.
         nodes.remove(&node);
+        let of_others = nodes.iter().map(|(name, at)| (name.as_str(), at.port()));
+        let mine = (!nodes.is_empty()).then_some(("listen", listen.port()));
+        if let Some((what, _)) = of_others.chain(mine).find(|(_, port)| *port == 0) {
+            return Err(wrong(format!(
+                "{what}: nobody can find a node at port 0; write one that is free there (4790 by custom)"
+            )));
+        }
         let key =
             key.map(|file| read_key(&path.parent().unwrap_or(path).join(file))).transpose()?;
         if key.is_none() {
@@ -315,6 +328,12 @@ impl Cluster {
             if let Some(address) = all.find(|address| !address.ip().is_loopback()) {
                 return Err(ClusterError::NoKey { address });
             }
+        }
+        if fabric.as_ref().is_some_and(|fabric| fabric.provider.trim().is_empty()) {
+            return Err(wrong(
+                "fabric.provider is empty; name one of those that `shrimp doctor` lists, or leave [fabric] out for TCP"
+                    .to_owned(),
+            ));
         }
         let direct = fabric.as_ref().is_some_and(|fabric| match fabric.direct {
             Direct::Auto => is_hardware(&fabric.provider),
@@ -497,13 +516,17 @@ fn own_address(address: &Address) -> std::io::Result<SocketAddr> {
 fn read_key(path: &Path) -> Result<[u8; KEY_LEN], ClusterError> {
     let failed = |error| ClusterError::Read { path: path.to_owned(), error };
     let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(ClusterError::NoFile { path: path.to_owned() });
+    }
     let user = rustix::process::geteuid().as_raw();
     let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
     if mode & 0o077 != 0 || (owner != user && owner != 0) {
         return Err(ClusterError::OpenKey { path: path.to_owned(), mode, owner, user });
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    parse_key(text.trim()).ok_or_else(|| ClusterError::Key { path: path.to_owned() })
+    let bytes = std::fs::read(path).map_err(failed)?;
+    let key = str::from_utf8(&bytes).ok().and_then(|text| parse_key(text.trim()));
+    key.ok_or_else(|| ClusterError::Key { path: path.to_owned() })
 }
 
 fn parse_key(text: &str) -> Option<[u8; KEY_LEN]> {
@@ -630,6 +653,12 @@ mod tests {
         assert!(matches!(place.cluster(text), Err(ClusterError::Key { .. })));
         place.write("key", &"zz".repeat(32), 0o600);
         assert!(matches!(place.cluster(text), Err(ClusterError::Key { .. })));
+        std::fs::write(place.0.path().join("key"), [0xff; 32]).unwrap();
+        assert!(matches!(place.cluster(text), Err(ClusterError::Key { .. })));
+        for no_file in ["", ".", "/dev/null"] {
+            let text = format!("node='a'\nlisten='10.0.0.1:1'\nkey={no_file:?}\n");
+            assert!(matches!(place.cluster(&text), Err(ClusterError::NoFile { .. })), "{no_file}");
+        }
     }
 
     #[test]
@@ -731,6 +760,16 @@ mod tests {
             let error = place.cluster(&text).unwrap_err().to_string();
             assert!(error.contains(&format!("{name:?} cannot name a node")), "{error}");
         }
+        for text in [
+            "listen='127.0.0.1:0'\n[nodes]\nb='127.0.0.1:1'\n",
+            "listen='127.0.0.1:1'\n[nodes]\nb='b.invalid:0'\n",
+        ] {
+            let error = place.cluster(&format!("node='a'\n{text}")).unwrap_err().to_string();
+            assert!(error.contains("at port 0"), "{error}");
+        }
+        let empty = "node='a'\nlisten='127.0.0.1:1'\n[fabric]\nprovider=' '\n";
+        let error = place.cluster(empty).unwrap_err().to_string();
+        assert!(error.contains("fabric.provider is empty"), "{error}");
         let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\n[fabric]\n").unwrap_err();
         assert!(error.to_string().contains("provider"), "{error}");
         let error = place.cluster("node='a'\nlisten='127.0.0.1:1'\nx=1\n").unwrap_err();

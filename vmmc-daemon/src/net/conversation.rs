@@ -16,12 +16,12 @@ use serde::Serialize;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmmc::control::codec;
 use vmmc::control::message::{MAX_PACKET_LEN, Refusal};
 use vmmc::control::network::{
     Accepted, Answered, Ask, Lasting, Meeting, Opening, Origin, Pass, Purpose, Question, Resumed,
-    TAKEN, Told,
+    TAKEN, Told, Wanted,
 };
 use vmmc::id::PeerInfo;
 use vmmc::sys::thread::spawn_quiet;
@@ -296,6 +296,9 @@ fn import(
     let Service { cluster, idle, .. } = service;
     let nodes = cluster.nodes();
     let Some(address) = nodes.get(&ask.node) else {
+        if ask.node == cluster.node {
+            return Err(Refusal::OwnNode { node: ask.node.clone() });
+        }
         return Err(Refusal::UnknownNode { node: ask.node.clone(), known: some(nodes.keys()) });
     };
     let failed = |error: SecureError| Refusal::NodeUnreachable {
@@ -305,15 +308,27 @@ fn import(
     let origin = origin(service, caller);
     let connect = || connect(service, &ask.node, caller.uid);
     let opening = |purpose| Opening { to: ask.node.clone(), origin: origin.clone(), purpose };
-    let wanted = opening(Purpose::Import(ask.wanted.clone()));
-    let kept = idle.take(&ask.node).map(|kept| question(kept, &wanted, process));
+    let mut returns = Returns::new(&ask.wanted);
+    let ask_in = |other, returns: &Returns| {
+        question(other, &opening(Purpose::Import(returns.wanted(&ask.wanted))), process)
+    };
+    let kept = idle.take(&ask.node).map(|kept| ask_in(kept, &returns));
     let told = match kept {
         Some(Ok(told)) => told,
         // It was closed meanwhile, or there was none.
-        Some(Err(_)) | None => {
-            let new = connect().map_err(failed)?;
-            question(new, &wanted, process).map_err(failed)?
-        }
+        Some(Err(_)) | None => loop {
+            let new = match connect() {
+                Ok(new) => new,
+                Err(_) if returns.may() => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            returns.begins();
+            match ask_in(new, &returns) {
+                Ok(told) => break told,
+                Err(SecureError::Io(error)) if returns.has_ended(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        },
     };
     let Some((mut told, connection)) = told else { return Ok(None) };
     if let Told::Granted(grant) = &told
@@ -340,6 +355,59 @@ fn import(
     let unwanted = |why| Refusal::NodeUnreachable { node: ask.node.clone(), why };
     let (accepted, stream) = opened.map_err(unwanted)?;
     Ok(Some((told, Some(Made { stream, meeting: accepted.meeting, seal, lasting }))))
+}
+
+/// How long another node's daemon that ends while a question waits there may take to come back, or its successor.
+const RETURNING: Duration = Duration::from_secs(5);
+/// Between two looks for it.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// A question to another node whose daemon may be replaced, or started anew, while the question waits there.
+struct Returns {
+    /// Until when the importer waits; `None`: for ever.
+    until: Option<Instant>,
+    /// When the question was last asked.
+    asked: Instant,
+    /// When the daemon was first lost, after it had stood for long.
+    lost: Option<Instant>,
+}
+
+impl Returns {
+    fn new(wanted: &Wanted) -> Returns {
+        let patience = Duration::from_millis(wanted.timeout_ms.into());
+        let now = Instant::now();
+        let until = (wanted.timeout_ms < u32::MAX).then(|| now + patience);
+        Returns { until, asked: now, lost: None }
+    }
+
+    /// What is asked, with the time that is left.
+    fn wanted(&self, wanted: &Wanted) -> Wanted {
+        let left = self.until.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout_ms = left.map_or(u32::MAX, |left| left.as_millis() as u32);
+        Wanted { timeout_ms, ..wanted.clone() }
+    }
+
+    fn begins(&mut self) {
+        self.asked = Instant::now();
+    }
+
+    /// Whether one that is not there may be looked for once more; after a moment.
+    fn may(&self) -> bool {
+        let may = self.lost.is_some_and(|at| at.elapsed() < RETURNING);
+        if may {
+            std::thread::sleep(AGAIN);
+        }
+        may
+    }
+
+    /// The question was not answered, by this error: whether that is the daemon's end, after which it may be asked anew.
+    fn has_ended(&mut self, error: &std::io::Error) -> bool {
+        let ends = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+        if self.lost.is_none() || self.asked.elapsed() >= RETURNING {
+            self.lost = Some(Instant::now());
+        }
+        ends.contains(&error.kind()) && self.may()
+    }
 }
 
 /// Asks one question. `None`: the process has hung up.

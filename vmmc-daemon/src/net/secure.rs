@@ -41,7 +41,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 #[non_exhaustive]
 pub enum SecureError {
     /// The connection.
-    #[error("{0}; is its vmmcd running, and its address right in the cluster file?")]
+    #[error("{}; is its vmmcd running, and its address right in the cluster file?", in_words(.0))]
     Io(std::io::Error),
     /// Nothing came in time.
     #[error(
@@ -75,6 +75,13 @@ pub enum SecureError {
     /// Without a key, and not on this machine.
     #[error("{0} is not a loopback address, and there is no cluster key")]
     NotLoopback(SocketAddr),
+}
+
+fn in_words(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "it has ended meanwhile".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 impl SecureError {
@@ -263,13 +270,15 @@ impl Secure {
         &self.stream
     }
 
-    /// The connection, for what follows by other means, without time limits. Nothing of that has been read yet.
+    /// The connection, for what follows by other means, without time limits, also of what is not acknowledged. Nothing of that
+    /// has been read yet.
     ///
     /// # Errors
     /// As the kernel says.
     pub fn into_data(self) -> std::io::Result<TcpStream> {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
+        rustix::net::sockopt::set_tcp_user_timeout(&self.stream, 0)?;
         Ok(self.stream)
     }
 }
@@ -296,16 +305,24 @@ fn builder(key: &[u8; KEY_LEN]) -> Result<Builder<'_>, SecureError> {
         .map_err(|_| SecureError::Key)
 }
 
-/// Small messages go at once; a node that is gone is noticed on an idle connection too.
+/// A connection on which nothing came for so long is asked for a sign of life, again after [`KEEP_INTERVAL`], and so often.
+const KEEP_IDLE: Duration = Duration::from_secs(5);
+const KEEP_INTERVAL: Duration = Duration::from_secs(2);
+const KEEP_COUNT: u32 = 3;
+
+/// Small messages go at once; a node that is gone is noticed, on an idle connection, and where something that was sent is not
+/// acknowledged: the kernel asks for no sign of life then, and tries for a quarter of an hour.
 fn prepare(stream: &TcpStream) -> Result<(), SecureError> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let io = std::io::Error::from;
     sockopt::set_socket_keepalive(stream, true).map_err(io)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(5)).map_err(io)?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2)).map_err(io)?;
-    sockopt::set_tcp_keepcnt(stream, 3).map_err(io)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_IDLE).map_err(io)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_INTERVAL).map_err(io)?;
+    sockopt::set_tcp_keepcnt(stream, KEEP_COUNT).map_err(io)?;
+    let gone = KEEP_IDLE + KEEP_INTERVAL * KEEP_COUNT;
+    sockopt::set_tcp_user_timeout(stream, gone.as_millis() as u32).map_err(io)?;
     Ok(())
 }
 

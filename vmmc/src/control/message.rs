@@ -743,6 +743,12 @@ pub enum Refusal {
         /// Those in the file.
         known: Vec<String>,
     },
+    /// It is the node that asks.
+    #[error("node {node:?} is this node itself; leave the node's name out to reach what is here")]
+    OwnNode {
+        /// The node.
+        node: String,
+    },
     /// The other node's daemon could not be reached, or would not talk.
     #[error("node {node:?} cannot be reached: {why}")]
     NodeUnreachable {

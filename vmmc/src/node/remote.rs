@@ -180,13 +180,16 @@ impl Asked {
         Ok(Asked { node, spec, timeout_ms, since, handler, lost: 0, conversation, fifo })
     }
 
-    /// The connection that was there has been lost: asks for another.
+    /// The connection that was there has been lost, or this node's daemon has ended and another one is there: asks again, in
+    /// the time that is left.
     fn again(self, process: &NodeInner, why: &str) -> Result<Finished, ImportError> {
         if self.lost == MOST_LOST {
             return Err(self.unreachable(why));
         }
         let lost = self.lost + 1;
-        let again = Asked::ask(process, self.node, self.spec, self.timeout_ms, self.handler)?;
+        let left = self.wanted_by().map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.map_or(u32::MAX, |left| left.as_millis() as u32);
+        let again = Asked::ask(process, self.node, self.spec, left, self.handler)?;
         Ok(Finished::Again(Box::new(Asked { lost, ..again })))
     }
 
@@ -216,7 +219,13 @@ impl Asked {
     pub(crate) fn finish(mut self, process: &Arc<NodeInner>) -> Result<Finished, ImportError> {
         let mut buffer = [0; MAX_PACKET_LEN];
         let received = packet::receive(&self.conversation, &mut buffer, RecvFlags::empty());
-        let (len, mut fds) = received.map_err(gone)?.ok_or_else(|| gone(Errno::PIPE))?;
+        let (len, mut fds) = match received {
+            Ok(Some(received)) => received,
+            Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
+                return self.again(process, "this node's vmmcd ends before it has answered");
+            }
+            Err(errno) => return Err(gone(errno)),
+        };
         let Answered { told, meeting, seal, lasting } =
             codec::decode(buffer.get(..len).unwrap_or_default())
                 .map_err(|_| DaemonError::Nonsense { what: "something else to an import" })?;

@@ -117,6 +117,8 @@ pub(super) struct Connection {
     stalled: bool,
     /// All that was there has been received in this turn.
     dry: bool,
+    /// The kernel has told of its end while its receiver could not go on, and tells no more: all must be received, up to the end.
+    pub(super) has_ended: bool,
     /// Whether the last turn ended at its bound: what is staged, epoll does not know of.
     pub(super) has_more: bool,
     /// What epoll watches.
@@ -166,6 +168,7 @@ impl Connection {
             spoke: false,
             stalled: false,
             dry: false,
+            has_ended: false,
             has_more: false,
             watched: EventFlags::IN,
             rules,

@@ -453,7 +453,7 @@ impl Interface {
 
     /// The kernel tells, and goes on telling, of an end that nobody receives, because a receiver has to do something first.
     fn ended_while_stalled(&mut self, epoll: &Fd, id: u64) -> bool {
-        let Some(connection) = self.connections.get(&id) else { return false };
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
         if !connection.is_stalled() || connection.is_cut() {
             return false;
         }
@@ -461,6 +461,7 @@ impl Interface {
             self.was_cut(epoll, id);
         } else {
             connection.wire.unwatch(epoll); // the turn after the stall finds it
+            connection.has_ended = true;
         }
         true
     }

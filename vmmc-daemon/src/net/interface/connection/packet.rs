@@ -54,7 +54,7 @@ impl Connection {
             Ok(0) => Err(End::Closed),
             Ok(len) => {
                 self.to += len;
-                self.dry = len < wanted && !self.wire.keeps_bytes();
+                self.dry = len < wanted && !self.wire.keeps_bytes() && !self.has_ended;
                 Ok(Step::Done)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(Step::Empty),
