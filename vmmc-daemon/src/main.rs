@@ -37,7 +37,7 @@ struct Arguments {
     /// End after so many seconds without clients [default: never; 30 with --auto]
     #[arg(long, value_name = "SECONDS")]
     idle_exit: Option<u64>,
-    /// Take over from the running daemon, if there is one; its clients notice nothing
+    /// Take over from the running daemon, if there is one; its clients notice nothing, but what they have with other nodes ends
     #[arg(long)]
     replace: bool,
     /// What a daemon that carries connections starts beside it ([`net::carry::guard`])

@@ -8,12 +8,16 @@
 //!
 //! Who waits for several connections himself never polls for one here: others may be ready.
 
-use super::wait;
+use super::{demote, wait};
 use crate::raw;
 use crate::side::rx;
 use crate::sock::Link;
 use std::cell::Cell;
 use vmmc::sync::Ordering;
+use vmmc::word::Word;
+
+/// The longest poll, in nanoseconds, however long the program's waits may poll: what two wake-ups cost.
+const MOST_NS: u64 = 50_000;
 
 std::thread_local! {
     // `const` and without a destructor: usable anywhere, no registration.
@@ -33,11 +37,17 @@ pub(super) fn finds_more(link: &Link) -> bool {
     if !in_ring || !link.sock.is_watched() || WAITS.get() {
         return false;
     }
+    // What the kernel has to say is not waited for here.
+    let is_over = || link.peer().closed().load(Ordering::Relaxed) != 0;
+    if is_over() || side.has_error() || demote::is_urgent(link) || wait::shares_cpu(link) {
+        return false;
+    }
     let consumer = link.consumer();
-    let found = wait::spin_for(link, || {
+    let polled = link.sock.spins.spin(Some(MOST_NS), || {
         consumer.prefetch();
-        consumer.looks_readable()
+        consumer.looks_readable() || is_over()
     });
+    let found = polled && link.ring_has_more();
     if !found {
         side.empty_at.store(raw::now_ns(), Ordering::Relaxed);
     }

@@ -168,11 +168,15 @@ fn hide_death(link: &Link, fd: i32) {
 
 /// After the peer's end, with an empty ring: throws the doorbells away. Under the rx lock.
 fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
-    bells::drain_quietly(link, fd, bells::Which::All);
-    // An error that waits there is for the new holder to hear of: no look may take it.
-    let has_more = match raw::pending_events(fd, 0) & libc::POLLERR {
-        0 => link.peek_one(fd).is_ok_and(|len| len > 0),
-        _ => raw::unread(fd).is_ok_and(|len| len > 0),
+    // An error that waits there is for the new holder to hear of: no look may take it, nor a doorbell be looked for in vain.
+    let errs = || raw::pending_events(fd, 0) & libc::POLLERR != 0;
+    let is_empty = || raw::unread(fd) == Ok(0);
+    if !errs() || !is_empty() {
+        bells::drain_quietly(link, fd, bells::Which::All);
+    }
+    let has_more = match errs() {
+        false => link.peek_one(fd).is_ok_and(|len| len > 0),
+        true => !is_empty(),
     };
     // What was published before the end is visible now.
     if link.ring_has_more() || has_more {

@@ -87,7 +87,7 @@ pub(crate) fn shares_cpu(link: &Link) -> bool {
     link.peer().cpu().load(Ordering::Relaxed) == cpu
 }
 
-pub(super) fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
+fn spin_for(link: &Link, ready: impl FnMut() -> bool) -> bool {
     if shares_cpu(link) {
         return false;
     }

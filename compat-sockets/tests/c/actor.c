@@ -429,6 +429,15 @@ static void serve(void) {
             errno = error;
             break;
         }
+        case 'v': { /* until TCP's state is that, or with 0 no longer the one in which a FIN is unacknowledged */
+            struct tcp_info info;
+            do {
+                socklen_t length = sizeof info;
+                NEED(getsockopt(sock, IPPROTO_TCP, TCP_INFO, &info, &length));
+            } while (a ? info.tcpi_state != a : info.tcpi_state == TCP_FIN_WAIT1);
+            result = a;
+            break;
+        }
         case 'q': /* a byte of urgent data */
             result = send(sock, "!", 1, MSG_OOB);
             break;

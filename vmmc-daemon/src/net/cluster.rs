@@ -312,7 +312,9 @@ impl Cluster {
         // A file may be the same on all nodes but for its first lines.
         nodes.remove(&node);
         let of_others = nodes.iter().map(|(name, at)| (name.as_str(), at.port()));
-        let mine = (!nodes.is_empty()).then_some(("listen", listen.port()));
+        // Who only imports need not be found.
+        let mine =
+            (streams.between_nodes == BetweenNodes::Loopback).then_some(("listen", listen.port()));
         if let Some((what, _)) = of_others.chain(mine).find(|(_, port)| *port == 0) {
             return Err(wrong(format!(
                 "{what}: nobody can find a node at port 0; write one that is free there (4790 by custom)"
@@ -761,7 +763,7 @@ mod tests {
             assert!(error.contains(&format!("{name:?} cannot name a node")), "{error}");
         }
         for text in [
-            "listen='127.0.0.1:0'\n[nodes]\nb='127.0.0.1:1'\n",
+            "listen='127.0.0.1:0'\n[streams]\nbetween-nodes='loopback'\n",
             "listen='127.0.0.1:1'\n[nodes]\nb='b.invalid:0'\n",
         ] {
             let error = place.cluster(&format!("node='a'\n{text}")).unwrap_err().to_string();

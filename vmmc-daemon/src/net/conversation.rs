@@ -8,7 +8,7 @@ use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::{Service, lifelines, owner};
 use crate::requests::random_bytes;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
@@ -315,20 +315,28 @@ fn import(
     let kept = idle.take(&ask.node).map(|kept| ask_in(kept, &returns));
     let told = match kept {
         Some(Ok(told)) => told,
-        // It was closed meanwhile, or there was none.
-        Some(Err(_)) | None => loop {
-            let new = match connect() {
-                Ok(new) => new,
-                Err(_) if returns.may() => continue,
-                Err(error) => return Err(failed(error)),
-            };
-            returns.begins();
-            match ask_in(new, &returns) {
-                Ok(told) => break told,
-                Err(SecureError::Io(error)) if returns.has_ended(&error) => {}
-                Err(error) => return Err(failed(error)),
+        // It was closed meanwhile, or while the question waited there, or there was none.
+        kept => {
+            if let Some(Err(SecureError::Io(error))) = &kept
+                && returns.asked.elapsed() >= AGAIN
+            {
+                returns.note(error);
             }
-        },
+            loop {
+                let new = match connect() {
+                    Ok(new) => new,
+                    Err(_) if returns.may(process) => continue,
+                    Err(error) => return Err(failed(error)),
+                };
+                returns.asked = Instant::now();
+                match ask_in(new, &returns) {
+                    Ok(told) => break told,
+                    Err(SecureError::Io(error)) if returns.note(&error) && returns.may(process) => {
+                    }
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+        }
     };
     let Some((mut told, connection)) = told else { return Ok(None) };
     if let Told::Granted(grant) = &told
@@ -387,27 +395,29 @@ impl Returns {
         Wanted { timeout_ms, ..wanted.clone() }
     }
 
-    fn begins(&mut self) {
-        self.asked = Instant::now();
+    /// Whether one that is not there, or ends again, may be looked for once more, after a moment: the process has not hung up, and
+    /// has time.
+    fn may(&self, process: &Fd) -> bool {
+        let now = Instant::now();
+        let returns = self.lost.is_some_and(|at| at + RETURNING > now);
+        returns && self.until.is_none_or(|at| at > now) && !hangs_up(process)
     }
 
-    /// Whether one that is not there may be looked for once more; after a moment.
-    fn may(&self) -> bool {
-        let may = self.lost.is_some_and(|at| at.elapsed() < RETURNING);
-        if may {
-            std::thread::sleep(AGAIN);
-        }
-        may
-    }
-
-    /// The question was not answered, by this error: whether that is the daemon's end, after which it may be asked anew.
-    fn has_ended(&mut self, error: &std::io::Error) -> bool {
+    /// The question was not answered, by this error: whether that is the daemon's end.
+    fn note(&mut self, error: &std::io::Error) -> bool {
         let ends = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
-        if self.lost.is_none() || self.asked.elapsed() >= RETURNING {
+        let is_end = ends.contains(&error.kind());
+        if is_end && (self.lost.is_none() || self.asked.elapsed() >= RETURNING) {
             self.lost = Some(Instant::now());
         }
-        ends.contains(&error.kind()) && self.may()
+        is_end
     }
+}
+
+/// Waits a moment; whether the process has hung up by then.
+fn hangs_up(process: &Fd) -> bool {
+    let time = Timespec { tv_sec: 0, tv_nsec: AGAIN.subsec_nanos().into() };
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
 }
 
 /// Asks one question. `None`: the process has hung up.

@@ -6,7 +6,7 @@ use crate::error::ImportError;
 use crate::id::{Name, RequestId, Rights, Token};
 use crate::node::NodeInner;
 use crate::node::control::Draft;
-use crate::node::remote::{Asked, Finished};
+use crate::node::remote::{Adopted, Asked, Finished};
 use crate::notify::{Handler, Notification};
 use crate::sync::Mutex;
 use crate::wait::deadline_after;
@@ -213,6 +213,13 @@ impl PendingImport {
                     match asked.finish(&self.node)? {
                         Finished::Link(inner) => break inner,
                         Finished::Again(question) => asked = question,
+                        Finished::Orphan(orphan) => match orphan.adopt(&self.node, deadline)? {
+                            Adopted::Asked(question) => asked = question,
+                            Adopted::NotYet(orphan) => {
+                                self.wanted = Some(Wanted::Elsewhere(orphan));
+                                return Ok(false);
+                            }
+                        },
                     }
                 };
                 let owner = Arc::new(LinkOwner { node: self.node.clone(), inner });

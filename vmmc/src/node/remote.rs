@@ -8,6 +8,7 @@
 use super::control::{Answer, Draft, Failure};
 use super::{NodeInner, resume};
 use crate::control::codec;
+use crate::control::connect::SETUP_TIMEOUT;
 use crate::control::message::{CloseReason, MAX_PACKET_LEN, Refusal, Request};
 use crate::control::network::{
     Answered, Ask, CAPABILITY_LIFE, FabricAt, Lasting, Question, RemoteGrant, Told, Wanted,
@@ -121,6 +122,8 @@ pub(crate) struct Asked {
     /// How often the connection was lost between the question and the answer.
     lost: u32,
     conversation: Fd,
+    /// When this node's daemon was found to have ended.
+    orphan_since: Option<Instant>,
     /// Our end of the fabric by which the connection will go, if it is a new one over a fabric.
     fifo: Option<Fifo>,
 }
@@ -131,7 +134,20 @@ pub(crate) enum Finished {
     Link(Arc<ImportInner>),
     /// It was asked again: the connection that was to be used has been lost meanwhile.
     Again(Box<Asked>),
+    /// This node's daemon has ended before it has answered.
+    Orphan(Box<Asked>),
 }
+
+/// What became of a question whose daemon has ended.
+pub(crate) enum Adopted {
+    /// The next one has it.
+    Asked(Box<Asked>),
+    /// There is none yet.
+    NotYet(Box<Asked>),
+}
+
+/// Between two looks whether this node's next daemon is there.
+const LOOKING: Duration = Duration::from_millis(10);
 
 /// How much longer than an import may take another node's word may: to be reached, and to say so.
 const ANSWERING: Duration = Duration::from_secs(5);
@@ -177,12 +193,46 @@ impl Asked {
             .map_err(|_| ImportError::Refused(Refusal::BadName { name: spec.name.clone() }))?;
         packet::send(&conversation, packet, &[], SendFlags::empty()).map_err(gone)?;
         let since = Instant::now();
-        Ok(Asked { node, spec, timeout_ms, since, handler, lost: 0, conversation, fifo })
+        let orphan_since = None;
+        Ok(Asked {
+            node,
+            spec,
+            timeout_ms,
+            since,
+            handler,
+            lost: 0,
+            conversation,
+            orphan_since,
+            fifo,
+        })
     }
 
-    /// The connection that was there has been lost, or this node's daemon has ended and another one is there: asks again, in
-    /// the time that is left.
+    /// This node's daemon has ended: asks the next one, for which it waits until the deadline, or its time is over.
+    pub(crate) fn adopt(
+        mut self: Box<Self>,
+        process: &NodeInner,
+        deadline: Option<Instant>,
+    ) -> Result<Adopted, ImportError> {
+        let since = *self.orphan_since.get_or_insert_with(Instant::now);
+        while !process.control.is_connected() {
+            if since.elapsed() >= SETUP_TIMEOUT {
+                return Err(DaemonError::Gone { waited: SETUP_TIMEOUT }.into());
+            }
+            if deadline.is_some_and(|at| at <= Instant::now()) {
+                return Ok(Adopted::NotYet(self));
+            }
+            std::thread::sleep(LOOKING);
+        }
+        let why = "this node's vmmcd ends before it has answered";
+        self.asked_again(process, why).map(Adopted::Asked)
+    }
+
+    /// The connection that was there has been lost, or this node's daemon: asks again, in the time that is left.
     fn again(self, process: &NodeInner, why: &str) -> Result<Finished, ImportError> {
+        self.asked_again(process, why).map(Finished::Again)
+    }
+
+    fn asked_again(self, process: &NodeInner, why: &str) -> Result<Box<Asked>, ImportError> {
         if self.lost == MOST_LOST {
             return Err(self.unreachable(why));
         }
@@ -190,7 +240,7 @@ impl Asked {
         let left = self.wanted_by().map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.map_or(u32::MAX, |left| left.as_millis() as u32);
         let again = Asked::ask(process, self.node, self.spec, left, self.handler)?;
-        Ok(Finished::Again(Box::new(Asked { lost, ..again })))
+        Ok(Box::new(Asked { lost, ..again }))
     }
 
     /// Waits for the answer; false when there is none by the deadline. That the time given for the import is over the other node
@@ -222,7 +272,7 @@ impl Asked {
         let (len, mut fds) = match received {
             Ok(Some(received)) => received,
             Ok(None) | Err(Errno::CONNRESET | Errno::PIPE) => {
-                return self.again(process, "this node's vmmcd ends before it has answered");
+                return Ok(Finished::Orphan(Box::new(self)));
             }
             Err(errno) => return Err(gone(errno)),
         };
