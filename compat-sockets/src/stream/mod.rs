@@ -282,13 +282,17 @@ impl Link {
         crate::raw::peek_one(fd).inspect_err(|&errno| self.keep_news(errno))
     }
 
-    /// Keeps an error that the kernel has told a call of ours ([`Side::keep_error`]), but for an RST that stands for an end, and
-    /// that of a peer which was killed: its kernel sends one for a doorbell, too, and what we have sent since has nothing to do
-    /// with it.
-    pub(crate) fn keep_news(&self, errno: i32) {
+    /// Whether an RST says no more than an end would: it stands for one, or comes of a peer that was killed, whose kernel sends one
+    /// for a doorbell, too, and what we have sent since has nothing to do with it.
+    pub(crate) fn reset_is_no_news(&self) -> bool {
         let was_killed =
             || self.peer().closed().load(Ordering::Acquire) == 0 && !carrier::has(self.side);
-        if errno != libc::ECONNRESET || !was_killed() && !self.reset_means_end() {
+        was_killed() || self.reset_means_end()
+    }
+
+    /// Keeps an error that the kernel has told a call of ours ([`Side::keep_error`]), if it is news.
+    pub(crate) fn keep_news(&self, errno: i32) {
+        if errno != libc::ECONNRESET || !self.reset_is_no_news() {
             self.side.keep_error(errno);
         }
     }

@@ -174,6 +174,9 @@ fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
     if !errs() || !is_empty() {
         bells::drain_quietly(link, fd, bells::Which::All);
     }
+    if errs() && link.reset_is_no_news() {
+        let _ = raw::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR, 0i32);
+    }
     let has_more = match errs() {
         false => link.peek_one(fd).is_ok_and(|len| len > 0),
         true => !is_empty(),
