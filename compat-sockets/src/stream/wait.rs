@@ -126,10 +126,12 @@ pub(super) fn for_data(link: &Link, fd: i32, flags: i32, waited: &mut Waited) ->
     if !in_ring {
         return sleep(link, fd, waited);
     }
-    if spin_for(link, || {
+    let polled = spin_for(link, || {
         consumer.prefetch();
         consumer.looks_readable()
-    }) {
+    });
+    // Not what lies behind the end of a ring part whose sender has died, or still owes doorbells.
+    if polled && something_new(link) {
         return Ok(Wake::Look);
     }
     let began = raw::now_ns();

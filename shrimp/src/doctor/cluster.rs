@@ -5,6 +5,7 @@
 use super::Finding;
 use crate::client::Daemon;
 use crate::text;
+use std::net::SocketAddr;
 use vmmc::config::Config;
 use vmmc::control::connect;
 use vmmc::control::network::{Presence, Sight};
@@ -74,12 +75,38 @@ fn judge(sights: &[Sight]) -> Vec<Finding> {
             (Sight::Other { .. }, None) => {} // the daemon tells of itself first
         }
     }
+    findings.extend(out_of_reach(sights));
     // Other daemons' words are among them.
     for finding in &mut findings {
         finding.found = text::printable(&finding.found);
         finding.remedy = finding.remedy.as_deref().map(text::printable);
     }
     findings
+}
+
+/// Others are on other machines, and this node listens where its own machine alone finds it: `localhost`, or a host name to which
+/// `/etc/hosts` gives such an address, as Debian does.
+fn out_of_reach(sights: &[Sight]) -> Option<Finding> {
+    let is_here = |address: &str| {
+        let parsed = address.parse::<SocketAddr>();
+        parsed.map_or(address.starts_with("localhost"), |address| address.ip().is_loopback())
+    };
+    let listen = sights.iter().find_map(|sight| match sight {
+        Sight::Own { listen, .. } => Some(listen),
+        Sight::Other { .. } => None,
+    })?;
+    let other = sights.iter().find_map(|sight| match sight {
+        Sight::Other { address, .. } if !is_here(address) => Some(address),
+        _ => None,
+    })?;
+    is_here(listen).then(|| {
+        Finding::attention(
+            CLUSTER,
+            "listen",
+            format!("{listen} is found from this machine alone, and there are others, as {other}"),
+            "write the address by which the others reach this machine as `listen` in its cluster file, and restart vmmcd",
+        )
+    })
 }
 
 /// The address once, whether or not the reason has it.
@@ -217,6 +244,29 @@ mod tests {
         ] {
             assert!(other.contains(word), "no {word:?} in {other}");
         }
+    }
+
+    #[test]
+    fn a_node_that_the_others_cannot_find_is_told_of() {
+        let sights = |listen: &str, address: &str| {
+            let (listen, address) = (listen.to_owned(), address.to_owned());
+            let presence = presence("a");
+            [
+                Sight::Own { presence, listen, has_key: true, wire: 7, others: 1 },
+                Sight::Other {
+                    node: "b".to_owned(),
+                    address,
+                    connections: 0,
+                    seen: Err("x".into()),
+                },
+            ]
+        };
+        let told = |listen, address| out_of_reach(&sights(listen, address));
+        let finding = told("127.0.1.1:4790", "b.example.org:4790").unwrap();
+        needs(&[finding], "127.0.1.1:4790 is found from this machine alone", "`listen`");
+        assert!(told("10.0.0.1:4790", "b.example.org:4790").is_none());
+        assert!(told("127.0.0.1:4790", "127.0.0.2:4790").is_none());
+        assert!(told("[::1]:4790", "localhost:4791").is_none());
     }
 
     #[test]
