@@ -37,16 +37,15 @@ pub(crate) fn disconnect(fd: i32) {
 }
 
 fn forget_connection(fd: i32) {
-    let link = match fd_table::sock(fd) {
-        Some(sock) if fd_table::is_last(sock) => sock.enter(fd),
-        _ => None,
-    };
+    let link = fd_table::sock(fd).and_then(|sock| sock.enter(fd));
     let Some(link) = link else { return fd_table::forget(fd) };
     // Whoever wakes up meanwhile takes one of these before it uses a number.
     let locked = [&link.side.rx_lock, &link.side.tx_lock].map(|lock| (lock, lock.lock().is_ok()));
     let was = fd_table::take(fd);
+    // Of two duplicates that go at once, each counted still, the second finds no other in the table.
+    let is_last = fd_table::is_last(link.sock) || fd_table::number_of(link.sock).is_none();
     // PAIRS(parked): with the look at the table in `parked::Parked::new`.
-    if !parked::keep_for_sleepers(&link, fd) {
+    if is_last && !parked::keep_for_sleepers(&link, fd) {
         if locked.iter().all(|(_, taken)| *taken) {
             finish_locked(&link, fd);
         }

@@ -211,6 +211,9 @@ pub(crate) fn after_fork(announced: bool) {
         if !(candidate && sock.is_at(fd) && announced && crate::family::in_child(sock)) {
             sock.make_plain(fd, Counter::plain_forked);
         }
+        if !announced {
+            sock.not_alone_any_longer();
+        }
     }
 }
 

@@ -56,7 +56,7 @@ impl Parked {
         MINE.set(Mine { sock: link.sock, times: before.on(link.sock) + 1 });
         let parked = Parked(link.sock, before);
         // PAIRS(parked): with the closer, which looks at the count after it cleared the table.
-        let known = link.sock.is_at(fd) || link.sock.kept.load(Ordering::SeqCst) == fd as u32 + 1;
+        let known = is_of(link, fd);
         known.then_some(parked)
     }
 }
@@ -66,6 +66,11 @@ impl Drop for Parked {
         MINE.set(self.1);
         self.0.parked.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Whether a number means the socket still. Under one of its locks it does until that is let go.
+pub(crate) fn is_of(link: &Link, fd: i32) -> bool {
+    link.sock.is_at(fd) || link.sock.kept.load(Ordering::SeqCst) == fd as u32 + 1
 }
 
 /// The number to use for the socket after a sleep: `fd`, a duplicate, or the kept one.

@@ -201,6 +201,9 @@ unsafe fn poll_loop(
         let mut rung = true;
         asked.copy_from_slice(fds);
         for item in items {
+            if !item.link().sock.is_at(item.fd) {
+                continue; // closed by another thread: the number may be another connection's
+            }
             demote::comply(item.link(), item.fd);
             // Nobody rings when the daemon has done.
             if item.link().owes_fin() {
@@ -341,8 +344,10 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
     }
     for item in items {
         let Some(entry) = fds.get_mut(item.index) else { continue };
+        let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         if !item.link().sock.is_at(item.fd) {
             // Closed by another thread while we slept: the number is the kernel's, as it says.
+            entry.revents &= entry.events | always;
             continue;
         }
         let mut events = item.link().without_reset(entry.revents as u32) as i16;
@@ -363,7 +368,6 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
             let writable = item.link().looks_writable();
             events = if writable { events | OUT } else { events & !OUT };
         }
-        let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
         entry.revents = events & (entry.events | always);
     }
     for entry in fds.iter_mut() {

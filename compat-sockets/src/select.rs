@@ -90,10 +90,24 @@ impl Sets<'_> {
             }
             fds.push(pollfd { fd, events, revents: 0 });
         }
-        // SAFETY: passed on.
-        let result = unsafe { poll::poll(fds.as_mut_slice(), timeout, mask) };
-        if result < 0 {
-            return result;
+        let until = timeout.map(|timeout| raw::now_ns().saturating_add(timeout));
+        let mut left = timeout;
+        loop {
+            // SAFETY: passed on.
+            let result = unsafe { poll::poll(fds.as_mut_slice(), left, mask) };
+            if result < 0 {
+                return result;
+            }
+            let is_bit =
+                |entry: &pollfd| entry.revents & POLLNVAL != 0 || bits_of(entry) != [false; 3];
+            if result == 0 || fds.as_slice().iter().any(is_bit) {
+                break;
+            }
+            // An end, or an error, of descriptors for which it is nothing that select(2) tells: it waits on for the others.
+            for entry in fds.as_mut_slice().iter_mut().filter(|entry| entry.revents != 0) {
+                (entry.fd, entry.revents) = (-1, 0);
+            }
+            left = until.map(|until| until.saturating_sub(raw::now_ns()));
         }
         if fds.as_slice().iter().any(|entry| entry.revents & POLLNVAL != 0) {
             set_errno(libc::EBADF);
@@ -104,22 +118,18 @@ impl Sets<'_> {
         }
         let mut bits = 0;
         for entry in fds.as_slice() {
-            let fd = entry.fd as usize;
-            let asked = |event| entry.events & event != 0;
-            // What counts as readable and writable is the kernel's own list (fs/select.c).
-            if asked(POLLIN) && entry.revents & (POLLIN | POLLHUP | POLLERR) != 0 {
-                put(&mut self.read, fd);
-                bits += 1;
-            }
-            if asked(POLLOUT) && entry.revents & (POLLOUT | POLLERR) != 0 {
-                put(&mut self.write, fd);
-                bits += 1;
-            }
-            if asked(POLLPRI) && entry.revents & POLLPRI != 0 {
-                put(&mut self.except, fd);
+            let sets = [&mut self.read, &mut self.write, &mut self.except];
+            for (set, _) in sets.into_iter().zip(bits_of(entry)).filter(|(_, is_set)| *is_set) {
+                put(set, entry.fd as usize);
                 bits += 1;
             }
         }
         bits
     }
+}
+
+/// In which sets a descriptor is left: to read, to write, exceptions. What counts is the kernel's own list (fs/select.c).
+fn bits_of(entry: &pollfd) -> [bool; 3] {
+    let is = |asked, told| entry.events & asked != 0 && entry.revents & told != 0;
+    [is(POLLIN, POLLIN | POLLHUP | POLLERR), is(POLLOUT, POLLOUT | POLLERR), is(POLLPRI, POLLPRI)]
 }

@@ -9,7 +9,7 @@ use crate::counters::Counter;
 use crate::doorbell::{Button, Doorbell};
 use crate::net::Service;
 use crate::net::carry::{Attempt, Carried, Carry, Outcome, Wanted, side_of};
-use crate::pairing::Offered;
+use crate::pairing::{Offered, segment_len};
 use crate::receive::{self, Suspect};
 use crate::tcp::Endpoint;
 use std::net::IpAddr;
@@ -79,6 +79,11 @@ impl Broker {
         let Some(carry) = self.carry() else { return false };
         let Some(node) = carry.node_beyond(&endpoint) else { return false };
         let carry = carry.clone();
+        if !self.pairing.spare.take(segment_len(&shape, self.options.ring_len)) {
+            self.quotas.give(uid, QuotaKind::Connections, 1);
+            self.not_paired(client, cookie, Some(endpoint), NotPairedReason::Resources);
+            return true;
+        }
         // For this daemon alone.
         let Ok(bell) = bell.map(|bell| bell.rung_button(bell.owner())).transpose() else {
             return false;

@@ -158,7 +158,7 @@ pub(crate) struct Pairing {
     /// The latest that stayed plain.
     pub(crate) plain: VecDeque<Plain>,
     /// What memory there is for rings.
-    spare: Spare,
+    pub(crate) spare: Spare,
     /// Who knows this namespace's sockets, if the kernel can be asked.
     diag: Option<SockDiag>,
 }
@@ -781,7 +781,7 @@ impl Broker {
     }
 }
 
-fn segment_len(shape: &StreamShape, ring_len: u32) -> u64 {
+pub(crate) fn segment_len(shape: &StreamShape, ring_len: u32) -> u64 {
     u64::from(shape.control_len) + 2 * u64::from(ring_len)
 }
 

@@ -17,7 +17,7 @@
 use crate::broker::Broker;
 use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
-use crate::helpers::{Helpers, Holder};
+use crate::helpers::{Helpers, Holder, Work};
 use crate::receive::{self, Suspect};
 use crate::tcp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -190,17 +190,30 @@ impl Broker {
 
 /// Has a pump run between two users' ends, in its turn. False: there is no thread for it.
 pub(crate) fn start(users: Holder, pump: impl FnOnce() + Send + 'static) -> bool {
-    static PUMPS: OnceLock<Helpers> = OnceLock::new();
-    RUNNING.fetch_add(1, Ordering::AcqRel);
-    let work = Box::new(move || {
-        pump();
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
-    });
-    let started = PUMPS.get_or_init(|| Helpers::new("pump", 128 * 1024)).put(users, work).is_ok();
+    let started = helpers().put(users, counted(pump)).is_ok();
     if !started {
         RUNNING.fetch_sub(1, Ordering::AcqRel);
     }
     started
+}
+
+/// The same of one that cannot be refused: it waits until there is a thread.
+pub(crate) fn leave(users: Holder, pump: impl FnOnce() + Send + 'static) {
+    helpers().leave(users, counted(pump));
+}
+
+fn helpers() -> &'static Helpers {
+    static PUMPS: OnceLock<Helpers> = OnceLock::new();
+    PUMPS.get_or_init(|| Helpers::new("pump", 128 * 1024))
+}
+
+/// A pump that is running, as [`RUNNING`] counts, from now on.
+fn counted(pump: impl FnOnce() + Send + 'static) -> Work {
+    RUNNING.fetch_add(1, Ordering::AcqRel);
+    Box::new(move || {
+        pump();
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
+    })
 }
 
 impl Job {

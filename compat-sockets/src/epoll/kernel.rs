@@ -256,7 +256,7 @@ fn correct(epfd: i32, set: &EpollSet, event: epoll_event) -> u32 {
     let mut used_up = false;
     if events & OUT != 0 && is_full() {
         // What woke us may have been for others too, and we may leave with other events.
-        if edge && set.waiters.load(Ordering::SeqCst) > 1 {
+        if record.events & (EDGE | ONCE) != 0 && set.waiters.load(Ordering::SeqCst) > 1 {
             link.arm_space();
         }
         if is_full() {

@@ -269,7 +269,8 @@ pub(crate) fn connected(fd: i32, sock: &'static Sock) {
 /// The last known descriptor of a member is closed, and the kernel has forgotten it.
 pub(crate) fn forget_fd(fd: i32, sock: &Sock) {
     // While a duplicate lives the kernel keeps the registration; so do we.
-    if !fd_table::is_last(sock) {
+    // (Its own number is in the table no more. Two that go at once are both counted still.)
+    if !fd_table::is_last(sock) && fd_table::number_of(sock).is_some() {
         return;
     }
     for (_, set) in sets() {

@@ -133,9 +133,13 @@ unsafe fn wait_loop(
                 Some(timeout.saturating_sub(now.wrapping_sub(started)))
             }
         };
-        let mut calmed = Vec::new();
         // PAIRS(waiters): before the members are collected.
         let waiter = Waiter::comes(set);
+        // Who was roused before is among them, and who is from now on ends the sleep.
+        let calmed = match set.roused.load(Ordering::SeqCst) {
+            0 => Vec::new(),
+            _ => calm(epfd, set),
+        };
         let hot = HotList::collect(set);
         for item in hot.iter() {
             demote::comply(&item.link, item.number);
@@ -151,8 +155,7 @@ unsafe fn wait_loop(
         let mut result = None;
         if let Some(out) = out.get_mut(..others).filter(|out| !out.is_empty()) {
             // SAFETY: passed on.
-            result =
-                unsafe { one_wait(epfd, set, &hot, out, left, &mut slices, &mut calmed, mask) };
+            result = unsafe { one_wait(epfd, set, &hot, out, left, &mut slices, mask) };
         }
         if !inner.is_empty() {
             set.since_kernel.fetch_add(1, Ordering::Relaxed);
@@ -198,11 +201,10 @@ fn with_inner(out: &mut [epoll_event], told: Option<i32>, inner: &[epoll_event])
     Some(count as i32)
 }
 
-/// One round; `None` when nothing was left to report. `calmed`: the members that had been roused.
+/// One round; `None` when nothing was left to report.
 ///
 /// # Safety
 /// `mask` must be null or valid.
-#[allow(clippy::too_many_arguments)] // as epoll_pwait2(2), and what the rounds share
 unsafe fn one_wait(
     epfd: i32,
     set: &EpollSet,
@@ -210,12 +212,8 @@ unsafe fn one_wait(
     out: &mut [epoll_event],
     left: Option<u64>,
     slices: &mut RoomSlices,
-    calmed: &mut Vec<i32>,
     mask: *const sigset_t,
 ) -> Option<i32> {
-    if set.roused.load(Ordering::Relaxed) != 0 {
-        *calmed = calm(epfd, set);
-    }
     let full = mask_full(epfd, set, hot) | inner_await_room(set);
     let kernel_turn = set.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY;
     if kernel_turn && out.len() == 1 {

@@ -8,7 +8,7 @@ use crate::counters::{self, Counter};
 use crate::raw;
 use crate::side::{GATE_CLOSED, rx, tx};
 use crate::sock::Link;
-use crate::{carrier, sleeps, upgrade};
+use crate::{carrier, parked, sleeps, upgrade};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -239,7 +239,8 @@ fn drain_at(link: &Link, fd: i32, least: u64) {
     if !many() || !side.rx_lock.try_lock() {
         return;
     }
-    if many() {
+    // Who closes the number holds the lock as it does: it may be another connection's by now.
+    if many() && parked::is_of(link, fd) {
         drain_quietly(link, fd, Which::Answered);
     }
     side.rx_lock.unlock();

@@ -25,7 +25,7 @@ use super::{FIN_OWED, SHUT_WRITE};
 use crate::counters::{self, Counter};
 use crate::side::tx;
 use crate::sock::Link;
-use crate::{carrier, raw};
+use crate::{carrier, parked, raw};
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::pump::Claim;
@@ -112,6 +112,11 @@ pub(crate) fn rests(link: &Link, fd: i32) -> bool {
             && side.tx_state.load(Ordering::SeqCst) != tx::RING;
     }
     if side.tx_lock.lock().is_err() {
+        return false;
+    }
+    if !parked::is_of(link, fd) {
+        // Closed by another thread: the number may be another connection's.
+        side.tx_lock.unlock();
         return false;
     }
     let taken_over = side.tx_lock.was_taken_over();

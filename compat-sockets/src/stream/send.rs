@@ -251,8 +251,10 @@ fn locked_step(link: &Link, fd: i32, cursor: &mut Cursor<'_>, held: &mut Held) -
             Ended::Busy => return Step::Full,
             // Somebody may still be copying there.
             Ended::NotYet if is_spoiled => return Step::Full,
-            // Reset by a program without us, which says nothing in the segment.
-            Ended::NotYet if raw::pending_events(fd, 0) & libc::POLLHUP != 0 => {
+            // Reset by a program without us, which says nothing in the segment. (A carrier does.)
+            Ended::NotYet
+                if !carrier::has(side) && raw::pending_events(fd, 0) & libc::POLLHUP != 0 =>
+            {
                 return Step::Kernel;
             }
             Ended::NotYet => {}

@@ -414,6 +414,35 @@ static void one_way_each_peer(int fd) {
     await('q');
 }
 
+/* The end of a pipe that is asked for exceptions alone is nothing that select tells: it waits on. */
+static void end_of_no_set_here(int fd) {
+    int ended[2];
+    NEED(pipe(ended));
+    close(ended[1]);
+    for (int round = 0; round < 20; round++) {
+        fd_set in, except;
+        char byte;
+        FD_ZERO(&in);
+        FD_ZERO(&except);
+        FD_SET(fd, &in);
+        FD_SET(ended[0], &except);
+        tell('s');
+        REQUIRE(select((fd > ended[0] ? fd : ended[0]) + 1, &in, NULL, &except, NULL) == 1);
+        REQUIRE(FD_ISSET(fd, &in) && !FD_ISSET(ended[0], &except));
+        read_all(fd, &byte, 1);
+    }
+    CHECK(true, "it is told of the byte each time");
+    tell('q');
+}
+static void end_of_no_set_peer(int fd) {
+    for (int round = 0; round < 20; round++) {
+        await('s');
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        write_all(fd, "x", 1);
+    }
+    await('q');
+}
+
 static const struct test_case cases[] = {
     PAIR(poll_in),
     PAIR(odd_sets),
@@ -427,5 +456,6 @@ static const struct test_case cases[] = {
     PAIR(one_way_each),
     PAIR(end_of_file),
     PAIR(reset),
+    PAIR(end_of_no_set),
 };
 MAIN(cases)

@@ -259,13 +259,19 @@ impl Stream {
     }
 
     /// Ends the process's connection where bytes may be lost, soon. An end of file would say that all has come: where the
-    /// kernel's connection is all that the process has to go by, that is a reset, unless the far end has closed, which
-    /// its daemon has said behind all that it sent.
+    /// kernel's connection is all that the process has to go by, that is a reset, unless the far end has closed behind all that
+    /// its daemon has brought into the ring, or its FIN has come by the kernel, behind all that went there.
     fn abort(&self) {
         let Some(kernel) = self.segment.kernel() else { return self.shut() };
         let closed = self.segment.word32(kernel.far.closed);
         if closed.compare_exchange(0, RESET, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return self.shut();
+            if self.segment.in_ring(End::Far) {
+                return self.shut();
+            }
+            if self.has_ended() {
+                return;
+            }
+            closed.store(RESET, Ordering::SeqCst);
         }
         self.segment.wake_sender();
         let Some(socket) = self.attempt.socket() else { return };

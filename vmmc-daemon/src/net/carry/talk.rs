@@ -182,16 +182,14 @@ impl Load {
             return self.stream.gave_back();
         }
         let (stream, ends) = (self.stream.clone(), talk.fin || talk.is_last);
-        let started = pump::start(self.stream.users(), move || {
+        // Refused, the connection would be lost. There are not more of them than the user may have connections.
+        pump::leave(self.stream.users(), move || {
             match stream.give_back(ends) {
                 Ok(sent) => tracing::debug!(sent, "gave a carried connection's bytes back"),
                 Err(why) => stream.lose(why),
             }
             stream.gave_back();
         });
-        if !started {
-            self.stream.lose("no thread to give its bytes back to the kernel");
-        }
     }
 
     /// Does what the process asks for in its segment, all that it has put into its ring having been sent. True when there
