@@ -125,9 +125,10 @@ fn finish_locked(link: &Link, fd: i32) {
             rx::RING => side.rx_left.load(Ordering::Relaxed) == 0 && !link.ring_has_more(),
             _ => raw::unread(fd) == Ok(0),
         };
-        // An RST takes away what is on its way by TCP.
-        let all_sent =
-            side.tx_state.load(Ordering::Relaxed) == tx::RING || raw::unacknowledged(fd) == Ok(0);
+        // An RST takes away what is on its way by TCP, but where a carrier keeps the socket until that has arrived.
+        let all_sent = side.tx_state.load(Ordering::Relaxed) == tx::RING
+            || carrier::has(side)
+            || raw::unacknowledged(fd) == Ok(0);
         let ends = nothing_unread && all_sent && !resets(fd);
         let how = if ends { Closed::Ended } else { Closed::Reset };
         link.mine().closed().store(how as u32, Ordering::SeqCst);

@@ -103,7 +103,7 @@ impl Guard {
     ) -> rustix::io::Result<()> {
         let mut state = lock(&self.state);
         if state.socket.is_none() {
-            state.socket = Some(self.start()?);
+            self.begin(&mut state)?;
         }
         let held = Held { attempt: Arc::downgrade(attempt), bell: bell.cloned() };
         state.send(number, &held)?;
@@ -157,15 +157,20 @@ impl Guard {
         if state.held.is_empty() || began.elapsed() < SHORT_LIFE {
             return;
         }
-        match self.start() {
-            Ok(socket) => state.socket = Some(socket),
-            Err(errno) => return tracing::error!(%errno, "cannot start another"),
+        if let Err(errno) = self.begin(&mut state) {
+            tracing::error!(%errno, "cannot start another");
         }
+    }
+
+    /// Starts one, which holds what the one before has held.
+    fn begin(self: &Arc<Self>, state: &mut State) -> rustix::io::Result<()> {
+        state.socket = Some(self.start()?);
         for (&number, held) in &state.held {
             if let Err(errno) = state.send(number, held) {
                 tracing::warn!(%errno, "a carried connection has no guard");
             }
         }
+        Ok(())
     }
 }
 
