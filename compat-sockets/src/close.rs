@@ -42,8 +42,7 @@ fn forget_connection(fd: i32) {
     // Whoever wakes up meanwhile takes one of these before it uses a number.
     let locked = [&link.side.rx_lock, &link.side.tx_lock].map(|lock| (lock, lock.lock().is_ok()));
     let was = fd_table::take(fd);
-    // Of two duplicates that go at once, each counted still, the second finds no other in the table.
-    let is_last = fd_table::is_last(link.sock) || fd_table::number_of(link.sock).is_none();
+    let is_last = fd_table::has_no_other(link.sock);
     // PAIRS(parked): with the look at the table in `parked::Parked::new`.
     if is_last && !parked::keep_for_sleepers(&link, fd) {
         if locked.iter().all(|(_, taken)| *taken) {

@@ -157,6 +157,12 @@ pub(crate) fn is_last(sock: &Sock) -> bool {
     sock.entries() == 1
 }
 
+/// Of a socket whose number was taken out of the table just now: whether no other is left. Of two duplicates that go at once, each
+/// counted still, the second finds no other in the table.
+pub(crate) fn has_no_other(sock: &Sock) -> bool {
+    is_last(sock) || number_of(sock).is_none()
+}
+
 /// The descriptor is closed (or about to be): nothing is known of the number any more.
 pub(crate) fn forget(fd: i32) {
     let was = take(fd);

@@ -56,8 +56,7 @@ impl Parked {
         MINE.set(Mine { sock: link.sock, times: before.on(link.sock) + 1 });
         let parked = Parked(link.sock, before);
         // PAIRS(parked): with the closer, which looks at the count after it cleared the table.
-        let known = is_of(link, fd);
-        known.then_some(parked)
+        is_of(link, fd).then_some(parked)
     }
 }
 

@@ -190,6 +190,14 @@ impl Actor {
         self.hear(command)
     }
 
+    /// A read for which nothing is there.
+    fn finds_nothing(&mut self, command: &str) -> Result<(), TestCaseError> {
+        let found = self.ask(command)?;
+        let nothing = (-1, Errno::AGAIN.raw_os_error());
+        prop_assert_eq!(found, nothing, "actor {}: {}", self.id, command);
+        Ok(())
+    }
+
     /// A command with a certain result.
     fn must(&mut self, command: &str, want: i64) -> Result<(), TestCaseError> {
         let (result, errno) = self.ask(command)?;
@@ -544,15 +552,7 @@ impl World {
                 if unread > 0 || peer_ended || !self.ends[end].nonblocking {
                     return Ok(());
                 }
-                let actor = &mut self.ends[end].actors[who];
-                let (result, errno) = actor.ask(&format!("r {amount} {at} {how}"))?;
-                let id = actor.id;
-                prop_assert_eq!(
-                    (result, errno),
-                    (-1, Errno::AGAIN.raw_os_error()),
-                    "actor {}: nothing",
-                    id
-                );
+                self.ends[end].actors[who].finds_nothing(&format!("r {amount} {at} {how}"))?;
             }
             Kind::Ready => {
                 let readable = unread > 0 || peer_ended;
@@ -649,15 +649,7 @@ impl World {
                 if unread > 0 || peer_ended {
                     return Ok(());
                 }
-                let actor = &mut self.ends[end].actors[who];
-                let (result, errno) = actor.ask(&format!("t {amount} {at} {how}"))?;
-                let id = actor.id;
-                prop_assert_eq!(
-                    (result, errno),
-                    (-1, Errno::AGAIN.raw_os_error()),
-                    "actor {}: in time",
-                    id
-                );
+                self.ends[end].actors[who].finds_nothing(&format!("t {amount} {at} {how}"))?;
             }
             Kind::Urgent => {
                 let others = self.ends[peer].actors.len();

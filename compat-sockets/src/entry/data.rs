@@ -115,9 +115,9 @@ fn next_hears(fd: c_int, errno: c_int) {
     }
 }
 
-/// Before a send that only the kernel can make. A socket that has sent urgent data and is not upgraded never is: where the receiver stands at the mark, the kernel
-/// does not say how much it has. Nor is one that has the kernel tell when it needs buffers no longer (`MSG_ZEROCOPY`), and an
-/// upgraded one goes back, because that makes it look like one with an error.
+/// Before a send that only the kernel can make. A socket that has sent urgent data and is not upgraded never is: where the
+/// receiver stands at the mark, the kernel does not say how much it has. Nor is one that has the kernel tell when it needs
+/// buffers no longer (`MSG_ZEROCOPY`), and an upgraded one goes back, because that makes it look like one with an error.
 fn before_kernels_own(fd: c_int, flags: c_int) {
     let may_upgrade = || crate::fd_table::sock(fd).filter(|sock| sock.may_upgrade());
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0

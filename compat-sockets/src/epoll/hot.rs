@@ -121,7 +121,7 @@ impl Hot {
         self.events & OUT != 0 && self.link.side.tx_state.load(Ordering::Relaxed) != tx::RING
     }
 
-    /// Whether the connection has ended, where the program wants to hear of that or the peer has closed.
+    /// The events of its end, if it has ended, where the program wants to hear of that or the peer has closed.
     pub(super) fn ends(&self) -> u32 {
         let wanted = self.events & ENDS;
         if wanted == 0 && self.link.peer().closed().load(Ordering::Acquire) == 0 {

@@ -269,8 +269,7 @@ pub(crate) fn connected(fd: i32, sock: &'static Sock) {
 /// The last known descriptor of a member is closed, and the kernel has forgotten it.
 pub(crate) fn forget_fd(fd: i32, sock: &Sock) {
     // While a duplicate lives the kernel keeps the registration; so do we.
-    // (Its own number is in the table no more. Two that go at once are both counted still.)
-    if !fd_table::is_last(sock) && fd_table::number_of(sock).is_some() {
+    if !fd_table::has_no_other(sock) {
         return;
     }
     for (_, set) in sets() {
