@@ -119,7 +119,11 @@ fn finish_locked(link: &Link, fd: i32) {
             stream::source::leave_nothing(link, fd);
         }
     }
-    if last {
+    // What is still the ring's is lost to others.
+    let goes_on = family::is_left_to_others(side)
+        && side.rx_state.load(Ordering::Relaxed) != rx::RING
+        && side.tx_state.load(Ordering::Relaxed) != tx::RING;
+    if last && !goes_on {
         let nothing_unread = match side.rx_state.load(Ordering::Relaxed) {
             rx::RING => side.rx_left.load(Ordering::Relaxed) == 0 && !link.ring_has_more(),
             _ => raw::unread(fd) == Ok(0),
@@ -180,9 +184,22 @@ pub(crate) fn leave_to_kernel_for(fd: i32, why: Counter) {
     if !matches!(why, Counter::plain_stdio | Counter::plain_forked) {
         control::introduce();
     }
-    if sock.is_active() && !demote_both(fd, sock, why) {
+    if matches!(why, Counter::plain_forked | Counter::plain_io_uring) {
+        leave_to_others(fd, sock, fd, why);
+    } else if sock.is_active() && !demote_both(fd, sock, why) {
         counters::one(Counter::exec_unsafe);
     }
+}
+
+/// The socket `fd` of the table, which is `number` in this process, goes back to TCP for somebody who uses it beside us and
+/// without us.
+fn leave_to_others(fd: i32, sock: &'static Sock, number: i32, why: Counter) {
+    let Some(link) = sock.enter(fd) else { return };
+    family::leaves_to_others(link.side);
+    if !stopping::receiver_stops(&link, number, why) {
+        counters::one(Counter::exec_unsafe);
+    }
+    link.leave();
 }
 
 /// Before the descriptor is sent to another process: the socket lives on there.
@@ -226,12 +243,11 @@ pub(crate) fn before_exec() {
         if !sock.is_active() {
             continue;
         }
-        let inherited = is_inherited(fd);
-        if inherited && !demote_both(fd, sock, Counter::plain_forked) {
-            counters::one(Counter::exec_unsafe);
+        if is_inherited(fd) {
+            leave_to_others(fd, sock, fd, Counter::plain_forked);
         } else if let Some(link) = sock.enter(fd) {
             // Closed by exec, which calls no hook.
-            if !inherited && link.side.tx_state.load(Ordering::Relaxed) != tx::ENDED {
+            if link.side.tx_state.load(Ordering::Relaxed) != tx::ENDED {
                 finish_for_exec(&link, fd);
             }
             link.leave();
@@ -245,9 +261,7 @@ pub(crate) fn before_spawn() {
     for (fd, sock) in fd_table::socks() {
         if sock.may_upgrade() && is_inherited(fd) {
             sock.make_plain(fd, Counter::plain_forked);
-            if sock.is_active() && !demote_both(fd, sock, Counter::plain_forked) {
-                counters::one(Counter::exec_unsafe);
-            }
+            leave_to_others(fd, sock, fd, Counter::plain_forked);
         }
     }
 }
@@ -274,12 +288,7 @@ pub(crate) fn before_vfork_exec() {
         });
         if let Some(number) = found {
             sock.make_plain(number, Counter::plain_forked);
-            if let Some(link) = sock.enter(fd) {
-                if !stopping::receiver_stops(&link, number, Counter::plain_forked) {
-                    counters::one(Counter::exec_unsafe);
-                }
-                link.leave();
-            }
+            leave_to_others(fd, sock, number, Counter::plain_forked);
         }
     }
 }

@@ -197,6 +197,17 @@ pub(crate) fn lives_elsewhere(side: &Side) {
     });
 }
 
+/// A program that is started now has it, or the kernel uses it by itself: nobody knows how long, so no close of ours may be
+/// told as the connection's end ([`is_left_to_others`]). As to who sees the ring, it is as if nobody else had it.
+pub(crate) fn leaves_to_others(side: &Side) {
+    side.given.store(1, Ordering::Release);
+}
+
+/// Whether somebody that takes no part may use the socket when all who do have closed it.
+pub(crate) fn is_left_to_others(side: &Side) -> bool {
+    side.given.load(Ordering::Acquire) != 0
+}
+
 /// Whether this process is the only one that has the upgraded connection. If others had it by a fork and are gone, it
 /// is as if they had never been.
 pub(crate) fn is_last(side: &Side) -> bool {

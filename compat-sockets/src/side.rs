@@ -124,7 +124,9 @@ pub(crate) struct Side {
     pub(crate) comes_back: AtomicU32,
     /// A process has asked for urgent data: the kernel may count unread bytes up to its place only.
     pub(crate) took_urgent: AtomicU32,
-    pad2: [u32; 20],
+    /// The socket was left to a program, or to the kernel, where we do not see it ([`crate::family::is_left_to_others`]).
+    pub(crate) given: AtomicU32,
+    pad2: [u32; 19],
 }
 
 /// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.
@@ -275,6 +277,7 @@ impl Side {
             &self.asked,
             &self.comes_back,
             &self.took_urgent,
+            &self.given,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -341,6 +341,55 @@ static void vforked_early_peer(int fd) {
     }
 }
 
+/* A program that is left with the connection, and whose bytes are on their way when all who know of it have closed: that
+   is not its end. */
+enum { LEFT_BYTES = 8 * MIB };
+static char *const leaves_a_writer[] = {"sh", "-c", "dd if=/dev/zero bs=65536 count=128 status=none &", NULL};
+static void goes_once_stuck(int fd, pid_t child) {
+    CHECK_EQ(wait_exit(child), 0, "the shell has left the writer behind");
+    usleep(50 * 1000); /* it fills the kernel, as nobody reads */
+    UNTIL(unacknowledged_bytes(fd) > 0);
+    NEED(close(fd));
+    usleep(100 * 1000); /* who hears of the close may act */
+    tell('r');
+}
+static void left_by_fork_here(int fd) {
+    pid_t child = (pid_t)NEED(fork());
+    if (child == 0) {
+        dup2(fd, 1);
+        close(fd);
+        execve("/bin/sh", leaves_a_writer, plain_environment);
+        _exit(127);
+    }
+    goes_once_stuck(fd, child);
+}
+static void left_by_vfork_here(int fd) {
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 1);
+        close(fd);
+        execve("/bin/sh", leaves_a_writer, plain_environment);
+        _exit(127);
+    }
+    goes_once_stuck(fd, child);
+}
+static void left_by_spawn_here(int fd) {
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    NEED(posix_spawn_file_actions_init(&actions));
+    NEED(posix_spawn_file_actions_adddup2(&actions, fd, 1));
+    NEED(posix_spawn_file_actions_addclose(&actions, fd));
+    REQUIRE(posix_spawn(&child, "/bin/sh", &actions, NULL, leaves_a_writer, plain_environment) == 0);
+    goes_once_stuck(fd, child);
+}
+static void left_peer(int fd) {
+    static char bytes[LEFT_BYTES];
+    char byte;
+    await('r');
+    read_all(fd, bytes, sizeof bytes);
+    CHECK_EQ(read(fd, &byte, 1), 0, "all that the writer wrote, then the end");
+}
+
 static void by_system_here(int fd) {
     tell('s');
     UNTIL(readable_bytes(fd) == 20 * KIB);
@@ -565,6 +614,9 @@ static const struct test_case cases[] = {
     PAIR_OF_PROCESSES(spawned),
     PAIR_OF_PROCESSES(vforked),
     COLD_PAIR_OF_PROCESSES(vforked_early),
+    {"left_by_fork", left_by_fork_here, left_peer, NULL, PROCESSES},
+    {"left_by_vfork", left_by_vfork_here, left_peer, NULL, PROCESSES},
+    {"left_by_spawn", left_by_spawn_here, left_peer, NULL, PROCESSES},
     PAIR_OF_PROCESSES(by_system),
     PAIR_OF_PROCESSES(by_pidfd),
     PAIR_OF_PROCESSES(by_wordexp),
