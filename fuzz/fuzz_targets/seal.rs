@@ -7,7 +7,10 @@ use vmmc::transport::tcp::seal::{Opener, Sealer};
 
 const KEY: [u8; 32] = [9; 32];
 
-fuzz_target!(|input: (Vec<Vec<u8>>, Vec<(u16, u8)>, Vec<u8>, Vec<u8>)| {
+/// Messages; what is changed on their way, where and how; the parts that come at once; the rooms into which they are received.
+type Input = (Vec<Vec<u8>>, Vec<(u16, u8)>, Vec<u8>, Vec<u8>);
+
+fuzz_target!(|input: Input| {
     let (messages, changes, cuts, rooms) = input;
     let (mut sealer, mut wire) = (Sealer::new(&KEY), Vec::new());
     for message in &messages {
