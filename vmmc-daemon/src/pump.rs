@@ -369,7 +369,7 @@ pub(crate) fn give_back(
     if STOP.load(Ordering::Acquire) {
         // Whoever has the socket finds by the kernel's count where to go on.
         if is_ours_alone(socket) {
-            let _ = rustix::net::connect_unspec(socket); // a reset, if it is still connected
+            tcp::reset(socket, kept); // if it is still connected
         }
         return Err("this daemon ends");
     }

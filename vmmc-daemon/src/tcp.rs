@@ -2,7 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use vmmc::word::MappedU32;
@@ -166,6 +166,18 @@ pub(crate) fn send_for(
     match kept {
         Some(kept) => kept.during(send, error),
         None => send(),
+    }
+}
+
+/// Resets the connection of a process's socket. Linux 6.4 and 6.5, and what 5.15 and 6.1 were in the autumn of 2023, refuse that
+/// while a thread waits in a call on the socket: there it is shut down, and the error kept for who finds the end (without
+/// `kept` he takes it for one).
+pub(crate) fn reset(socket: BorrowedFd<'_>, kept: Option<Taken<MappedU32<'_>>>) {
+    if rustix::net::connect_unspec(socket) == Err(Errno::BUSY) {
+        if let Some(kept) = kept {
+            kept.during(|| (), |()| Some(Errno::CONNRESET.raw_os_error()));
+        }
+        let _ = rustix::net::shutdown(socket, Shutdown::Both);
     }
 }
 

@@ -308,7 +308,7 @@ fn killed_in_takeover(test: &str, survivor: &str, victim: &str, point: &str, sto
         stage.hears("linked");
     }
     let old = stage.daemon.pid();
-    let _old = stage.daemon.begin_replace(&[("VMMCD_FAILPOINT", new_point)]);
+    let _old = stage.daemon.begin_replace(&[], &[("VMMCD_FAILPOINT", new_point)]);
     let stopped = if stops == Stops::Old { old } else { stage.daemon.pid() };
     stage.kill_while_stopped(stopped, victim, DIED);
 }

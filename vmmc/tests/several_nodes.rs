@@ -8,6 +8,7 @@ mod common;
 use cluster::{KEY, Place, address, node_over};
 use common::{PATIENCE, until};
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vmmc::control::message::Refusal;
 use vmmc::error::ImportError;
@@ -130,6 +131,36 @@ fn a_waiting_import_outlives_the_daemons() {
     assert_eq!(&seen, b"here");
     let own = at_a.import("x").node("a").timeout(Duration::ZERO).open();
     assert!(matches!(own, Err(ImportError::Refused(Refusal::OwnNode { .. }))), "{own:?}");
+}
+
+/// It does not listen to other nodes for a moment.
+#[test]
+fn imports_are_had_while_the_other_daemon_is_replaced() {
+    let [a, b, _] = NAMES.map(|_| address());
+    let first = node_over("a", &a, &[("b", &b)], Some(KEY), None);
+    let mut second = node_over("b", &b, &[("a", &a)], Some(KEY), None);
+    let (at_a, at_b) = (first.daemon.node(), second.daemon.node());
+    let region = Region::new(4096).unwrap();
+    let export = at_b.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let _export = export.open().unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let importing = scope.spawn(|| {
+            let mut had = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                at_a.import("x").node("b").timeout(PATIENCE.unwrap()).open().unwrap();
+                had += 1;
+            }
+            had
+        });
+        let file = second.file();
+        for _ in 0..10 {
+            second.daemon.replace_with(&["--cluster", file.to_str().unwrap()]);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(importing.join().unwrap() > 0);
+    });
 }
 
 /// What member `from` writes to member `to` in a round.

@@ -6,8 +6,6 @@ use super::Finding;
 use crate::client::Daemon;
 use crate::text;
 use std::net::SocketAddr;
-use vmmc::config::Config;
-use vmmc::control::connect;
 use vmmc::control::network::{Presence, Sight};
 
 const CLUSTER: &str = "Cluster";
@@ -16,10 +14,8 @@ const CLUSTER: &str = "Cluster";
 const HOW: &str = "none: this machine alone. To reach others, write a cluster file (README.md, \"Several machines\") and a key, the same on \
                    all nodes, and start vmmcd with `--cluster FILE`";
 
-/// All findings; none where no daemon is to be asked, which is told elsewhere.
-pub(super) fn findings() -> Vec<Finding> {
-    let Ok(config) = Config::from_env() else { return Vec::new() };
-    let Ok(mut daemon) = Daemon::connect(&connect::socket_path(&config)) else { return Vec::new() };
+/// All findings.
+pub(super) fn findings(mut daemon: Daemon) -> Vec<Finding> {
     match daemon.sights() {
         Ok(Some(sights)) => {
             let mut findings = judge(&sights);

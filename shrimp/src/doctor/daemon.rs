@@ -12,8 +12,8 @@ use vmmc::control::connect::{self, SYSTEM_SOCKET};
 const DAEMON: &str = "Daemon";
 const FILES: &str = "Our files";
 
-/// All findings about the daemon and the files. Never starts a daemon.
-pub(super) fn findings() -> Vec<Finding> {
+/// All findings about the daemon and the files, and the daemon, if one answers. Never starts a daemon.
+pub(super) fn findings() -> (Vec<Finding>, Option<Daemon>) {
     let mut found = Vec::new();
     // Bad settings are reported with the settings.
     let config = Config::from_env().ok();
@@ -30,7 +30,8 @@ pub(super) fn findings() -> Vec<Finding> {
         "your own"
     };
     found.push(Finding::info(DAEMON, "socket", format!("{} ({why})", socket.display())));
-    found.push(running(&socket, config.as_ref()));
+    let (is_running, daemon) = running(&socket, config.as_ref());
+    found.push(is_running);
     found.extend(directory(&socket));
     found.push(file(Artefact::Daemon));
     found.push(file(Artefact::Sockets));
@@ -42,14 +43,14 @@ pub(super) fn findings() -> Vec<Finding> {
             format!("is set to {}; `shrimp exec` keeps it", preload.display()),
         ));
     }
-    found
+    (found, daemon)
 }
 
-fn running(socket: &Path, config: Option<&Config>) -> Finding {
+fn running(socket: &Path, config: Option<&Config>) -> (Finding, Option<Daemon>) {
     let what = "running";
     let mut daemon = match Daemon::connect(socket) {
         Ok(daemon) => daemon,
-        Err(failure) if failure.exit() == Exit::NoDaemon => return absent(socket, config),
+        Err(failure) if failure.exit() == Exit::NoDaemon => return (absent(socket, config), None),
         Err(failure) => {
             // Errors say behind a semicolon what is to be done; some, to ask here.
             let text = failure.to_string();
@@ -59,14 +60,15 @@ fn running(socket: &Path, config: Option<&Config>) -> Finding {
                 &text,
                 "`shrimp daemon restart`; if that does not help, end the process that listens there and remove the socket",
             ));
-            return Finding::attention(DAEMON, what, found, remedy);
+            return (Finding::attention(DAEMON, what, found, remedy), None);
         }
     };
     let owner = daemon.owner().map_or(u32::MAX, |owner| owner.uid);
     let snapshot = match daemon.snapshot() {
         Ok(snapshot) => snapshot,
         Err(error) => {
-            return Finding::attention(DAEMON, what, error.to_string(), "`shrimp daemon restart`");
+            let text = error.to_string();
+            return (Finding::attention(DAEMON, what, text, "`shrimp daemon restart`"), None);
         }
     };
     let text = format!(
@@ -77,7 +79,8 @@ fn running(socket: &Path, config: Option<&Config>) -> Finding {
         crate::text::nanos(daemon.welcome.wake_cost_ns as f64)
     );
     // "vmmcd 0.1.0" and "0.1.0" are the same.
-    if snapshot.version.split_whitespace().any(|word| word == env!("CARGO_PKG_VERSION")) {
+    let is_ours = snapshot.version.split_whitespace().any(|word| word == env!("CARGO_PKG_VERSION"));
+    let finding = if is_ours {
         Finding::ok(DAEMON, what, text)
     } else {
         Finding::attention(
@@ -86,7 +89,8 @@ fn running(socket: &Path, config: Option<&Config>) -> Finding {
             format!("{text}; this shrimp is {}", env!("CARGO_PKG_VERSION")),
             "`shrimp daemon restart` replaces it without losing anything",
         )
-    }
+    };
+    (finding, Some(daemon))
 }
 
 fn absent(socket: &Path, config: Option<&Config>) -> Finding {

@@ -97,9 +97,11 @@ struct Report {
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let mut findings = kernel::findings();
     findings.push(copies::finding());
-    findings.extend(daemon::findings());
+    let (of_daemon, daemon) = daemon::findings();
+    findings.extend(of_daemon);
     findings.extend(fabric::findings());
-    findings.extend(cluster::findings());
+    // One that does not answer is told of already.
+    findings.extend(daemon.into_iter().flat_map(cluster::findings));
     let (settings, more) = settings::look(&|name| std::env::var(name).ok());
     findings.extend(more);
     let healthy = findings.iter().all(|finding| finding.state != State::Attention);

@@ -4,6 +4,7 @@
 //! It ends when either side hangs up. The connection to the other daemon is kept for the next question
 //! ([`super::idle`]).
 
+use super::address::Address;
 use super::places::Places;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::{Service, lifelines, owner};
@@ -232,14 +233,36 @@ struct Made {
 /// What was told, and a data connection.
 type Found = (Told, Option<Made>);
 
-/// A new connection to another node's daemon, for a user.
+/// A new connection to another node's daemon, for a user. A daemon that is being replaced listens to nobody for a moment, which
+/// is waited for.
 pub(super) fn connect(service: &Service, node: &str, uid: u32) -> Result<Secure, SecureError> {
-    let Service { cluster, turns, .. } = service;
-    let mut failed = None;
-    let nodes = cluster.nodes();
-    let no_address = || std::io::Error::other("the name has no address").into();
+    let nodes = service.cluster.nodes();
     let Some(address) = nodes.get(node) else { return Err(no_address()) };
-    let _turn = turns.handshakes.wait(&(node.to_owned(), uid));
+    let _turn = service.turns.handshakes.wait(&(node.to_owned(), uid));
+    let until = Instant::now() + REPLACING;
+    let mut hung_up = false;
+    loop {
+        match connect_now(service, address) {
+            // One that leaves hangs up on who was greeting it, once; who has another key does so each time.
+            Err(error)
+                if Instant::now() < until
+                    && (is_refused(&error)
+                        || is_end(&error) && !std::mem::replace(&mut hung_up, true)) =>
+            {
+                std::thread::sleep(AGAIN);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn no_address() -> SecureError {
+    std::io::Error::other("the name has no address").into()
+}
+
+fn connect_now(service: &Service, address: &Address) -> Result<Secure, SecureError> {
+    let cluster = &service.cluster;
+    let mut failed = None;
     for address in address.look_up()? {
         match Secure::connect(address, cluster.key.as_ref()) {
             Ok(made) => return Ok(made),
@@ -254,6 +277,16 @@ pub(super) fn connect(service: &Service, node: &str, uid: u32) -> Result<Secure,
 /// Whether nobody listens there.
 fn is_refused(error: &SecureError) -> bool {
     matches!(error, SecureError::Io(why) if why.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// Whether its daemon has hung up.
+fn is_end(error: &SecureError) -> bool {
+    let ends = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    match error {
+        SecureError::HungUp => true,
+        SecureError::Io(why) => ends.contains(&why.kind()),
+        _ => false,
+    }
 }
 
 /// The names of nodes, or as many as an answer has room for, and a mark that there are more.
@@ -317,7 +350,7 @@ fn import(
         Some(Ok(told)) => told,
         // It was closed meanwhile, or while the question waited there, or there was none.
         kept => {
-            if let Some(Err(SecureError::Io(error))) = &kept
+            if let Some(Err(error)) = &kept
                 && returns.asked.elapsed() >= AGAIN
             {
                 returns.note(error);
@@ -331,8 +364,7 @@ fn import(
                 returns.asked = Instant::now();
                 match ask_in(new, &returns) {
                     Ok(told) => break told,
-                    Err(SecureError::Io(error)) if returns.note(&error) && returns.may(process) => {
-                    }
+                    Err(error) if returns.note(&error) && returns.may(process) => {}
                     Err(error) => return Err(failed(error)),
                 }
             }
@@ -367,6 +399,8 @@ fn import(
 
 /// How long another node's daemon that ends while a question waits there may take to come back, or its successor.
 const RETURNING: Duration = Duration::from_secs(5);
+/// How long one that is being replaced does not listen, at most.
+const REPLACING: Duration = Duration::from_millis(300);
 /// Between two looks for it.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -404,9 +438,8 @@ impl Returns {
     }
 
     /// The question was not answered, by this error: whether that is the daemon's end.
-    fn note(&mut self, error: &std::io::Error) -> bool {
-        let ends = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
-        let is_end = ends.contains(&error.kind());
+    fn note(&mut self, error: &SecureError) -> bool {
+        let is_end = is_end(error);
         if is_end && (self.lost.is_none() || self.asked.elapsed() >= RETURNING) {
             self.lost = Some(Instant::now());
         }

@@ -117,14 +117,19 @@ impl Daemon {
 
     /// Starts a successor that takes over, and waits until the old one has ended.
     pub fn replace(&mut self) {
-        let mut old = self.begin_replace(&[]);
+        self.replace_with(&[]);
+    }
+
+    /// [`Daemon::replace`], with arguments.
+    pub fn replace_with(&mut self, args: &[&str]) {
+        let mut old = self.begin_replace(args, &[]);
         let _ = old.0.wait();
         self.wait_listening();
     }
 
     /// Starts a successor, which is this daemon from now on; returns the old one.
-    pub fn begin_replace(&mut self, env: &[(&str, &str)]) -> Ended {
-        let new = launch(&self.socket(), &["--replace"], env);
+    pub fn begin_replace(&mut self, args: &[&str], env: &[(&str, &str)]) -> Ended {
+        let new = launch(&self.socket(), &[&["--replace"], args].concat(), env);
         Ended(std::mem::replace(&mut self.child, new))
     }
 

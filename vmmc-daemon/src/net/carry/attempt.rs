@@ -84,7 +84,8 @@ impl Attempt {
         }
     }
 
-    fn stream(&self) -> Option<Arc<Stream>> {
+    /// Who waits for its other end, or carries it.
+    pub(super) fn stream(&self) -> Option<Arc<Stream>> {
         self.stream.get().and_then(Weak::upgrade)
     }
 

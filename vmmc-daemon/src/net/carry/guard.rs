@@ -17,7 +17,7 @@
 use super::attempt::Attempt;
 use crate::doorbell::Button;
 use crate::net::lock;
-use crate::receive;
+use crate::{receive, tcp};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use std::collections::HashMap;
@@ -217,10 +217,10 @@ impl Kept {
     fn end(self) {
         let Kept { uid, word, socket, bell } = self;
         receive::apart(uid, move || {
-            let _ = match word {
-                Word::Reset => rustix::net::connect_unspec(&socket),
-                _ => rustix::net::shutdown(&socket, Shutdown::Both),
-            };
+            match word {
+                Word::Reset => tcp::reset(socket.as_fd(), None),
+                _ => drop(rustix::net::shutdown(&socket, Shutdown::Both)),
+            }
             bell.iter().for_each(doorbell::ring);
         });
     }

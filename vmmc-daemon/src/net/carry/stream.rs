@@ -35,6 +35,11 @@ pub(super) enum Standing {
 
 /// How long somebody who waits for doorbells to be sent sleeps at a time.
 const BELLS_SLICE: Duration = Duration::from_micros(50);
+/// More than another daemon asks for while this one has not sent what it asked for before: its process sleeps for each, and wakes
+/// up by it.
+const MOST_BELLS: u64 = 1 << 20;
+/// More than it says of one connection while the carrier has not looked.
+const MOST_SAID: usize = 64;
 
 #[derive(Debug)]
 struct State {
@@ -156,6 +161,10 @@ impl Stream {
                 drop(state);
                 return self.ring_far(count);
             }
+            Some(_) if state.said.len() >= MOST_SAID => {
+                drop(state);
+                return self.lose("the other daemon says more of it than there is to say");
+            }
             Some(said) => {
                 state.said.push(said);
                 return tell(state);
@@ -274,9 +283,12 @@ impl Stream {
             closed.store(RESET, Ordering::SeqCst);
         }
         self.segment.wake_sender();
-        let Some(socket) = self.attempt.socket() else { return };
+        let (Some(socket), Some(stream)) = (self.attempt.socket(), self.attempt.stream()) else {
+            return;
+        };
         receive::apart(self.attempt.uid, move || {
-            let _ = rustix::net::connect_unspec(&*socket);
+            let kept = stream.segment.kernel().map(|kernel| stream.kept(&kernel));
+            tcp::reset(socket.as_fd(), kept);
         });
     }
 
@@ -337,8 +349,12 @@ impl Stream {
     /// for by the kernel, and may be for long.
     pub(super) fn ring_far(self: &Arc<Self>, count: u32) {
         let Some(words) = self.segment.direction(End::Near) else { return };
-        words.bells.fetch_add(u64::from(count), Ordering::SeqCst);
         let mut state = lock(&self.state);
+        if state.due + u64::from(count) > MOST_BELLS {
+            drop(state);
+            return self.lose("the other daemon asks for more doorbells than its process can want");
+        }
+        words.bells.fetch_add(u64::from(count), Ordering::SeqCst);
         state.due += u64::from(count);
         if !std::mem::replace(&mut state.is_ringing, true) {
             drop(state);
