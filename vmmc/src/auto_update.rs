@@ -98,7 +98,7 @@ impl Import {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        if combining.combine && combining.timer.is_some() && self.inner().link.gathers() {
+        if combining.timer.is_some() && shared.gathers() {
             let timer = shared.clone();
             spawn_quiet("vmmc-update", move || timer.run_timer())
                 .map_err(system("thread of an update timer"))?;
@@ -154,6 +154,12 @@ impl Shared {
         Import { owner: self.owner.clone() }
     }
 
+    /// Whether packets are gathered. Otherwise each store is one at once, and nothing of it is under the lock: it may wait for
+    /// room, and run handlers meanwhile, which may store themselves.
+    fn gathers(&self) -> bool {
+        self.combining.combine && self.owner.inner.link.gathers()
+    }
+
     fn run_timer(&self) {
         let mut state = self.state.lock();
         while !state.stop {
@@ -183,31 +189,27 @@ impl AutoUpdate {
             let outside = crate::mem::OutOfBounds { offset, len, size, align: 1 };
             return Err(SendError::from(outside).into());
         }
-        let mut state = self.shared.state.lock();
-        if let Some(error) = state.failed.take() {
+        let mut state = self.shared.gathers().then(|| self.shared.state.lock());
+        if let Some(error) = state.as_mut().and_then(|state| state.failed.take()) {
             return Err(error);
         }
         let mut rest = (offset, bytes);
         while !rest.1.is_empty() {
             let room = (PAGE - rest.0 as u64 % PAGE) as usize;
             let (now, later) = rest.1.split_at(rest.1.len().min(room));
-            self.store_in_page(&mut state, rest.0, now)?;
+            match &mut state {
+                Some(state) => self.gather(state, rest.0, now)?,
+                None => self.shared.packet(rest.0, now)?,
+            }
             rest = (rest.0 + now.len(), later);
         }
         Ok(())
     }
 
-    fn store_in_page(
-        &self,
-        state: &mut State,
-        at: usize,
-        bytes: &[u8],
-    ) -> Result<(), SendNotifyError> {
+    /// Stores within a page.
+    fn gather(&self, state: &mut State, at: usize, bytes: &[u8]) -> Result<(), SendNotifyError> {
         let shared = &self.shared;
         let inner = &shared.owner.inner;
-        if !(shared.combining.combine && inner.link.gathers()) {
-            return shared.packet(at, bytes);
-        }
         if !state.outbox.follows(at) {
             shared.complete(&mut state.outbox)?;
             if state.outbox.is_full() {

@@ -4,7 +4,8 @@
 
 pub mod rules;
 
-use rules::Rules;
+use rules::{RuleError, Rules};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// One row of the table of tunables.
@@ -284,7 +285,7 @@ pub struct ConfigError {
     /// What it is set to.
     pub value: String,
     /// What it may be.
-    pub expected: &'static str,
+    pub expected: Cow<'static, str>,
 }
 
 /// Data calls that moved something at which a connection is offered to vmmcd, where nothing else is set.
@@ -307,7 +308,7 @@ fn number(
         Some(value) => value.parse().map_err(|_| ConfigError {
             name,
             value,
-            expected: "a whole number, 0 or more",
+            expected: "a whole number, 0 or more".into(),
         }),
     }
 }
@@ -323,7 +324,17 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] for the first variable that is not understood.
     pub fn from_env() -> Result<Config, ConfigError> {
-        Config::from_lookup(&|name| std::env::var(name).ok())
+        // What is no text is told of, rather than taken for unset.
+        let unreadable = std::env::vars_os().find_map(|(name, value)| {
+            let name = TABLE.iter().find(|tunable| name == tunable.name)?.name;
+            Some((name, value.to_str().is_none().then(|| value.to_string_lossy().into_owned())?))
+        });
+        match unreadable {
+            Some((name, value)) => {
+                Err(ConfigError { name, value, expected: "text in UTF-8".into() })
+            }
+            None => Config::from_lookup(&|name| std::env::var(name).ok()),
+        }
     }
 
     /// The settings from any source of variables.
@@ -342,7 +353,7 @@ impl Config {
         let spin_us = match set("VMMC_SPIN_US").as_deref() {
             None | Some("auto") => None,
             Some(_) => Some(number("VMMC_SPIN_US", get, 0).map_err(|error| ConfigError {
-                expected: "\"auto\" or a whole number of microseconds",
+                expected: "\"auto\" or a whole number of microseconds".into(),
                 ..error
             })?),
         };
@@ -359,7 +370,7 @@ impl Config {
                 return Err(ConfigError {
                     name: "VMMC_WAIT",
                     value: value.to_owned(),
-                    expected: "\"spin\", \"block\" or \"hybrid\"",
+                    expected: "\"spin\", \"block\" or \"hybrid\"".into(),
                 });
             }
         };
@@ -367,18 +378,23 @@ impl Config {
             None => Ok(default),
             Some("on") => Ok(true),
             Some("off") => Ok(false),
-            Some(value) => {
-                Err(ConfigError { name, value: value.to_owned(), expected: "\"on\" or \"off\"" })
-            }
+            Some(value) => Err(ConfigError {
+                name,
+                value: value.to_owned(),
+                expected: "\"on\" or \"off\"".into(),
+            }),
         };
         Ok(Config {
             sockets: switch("VMMC_SOCKETS", true)?,
             sockets_rules: match set("VMMC_SOCKETS_RULES") {
                 None => Rules::default(),
-                Some(value) => value.parse().map_err(|_| ConfigError {
+                Some(value) => value.parse().map_err(|wrong: RuleError| ConfigError {
                     name: "VMMC_SOCKETS_RULES",
                     value,
-                    expected: "rules like \"deny port=22; allow program=redis*\"",
+                    expected: format!(
+                        "rules like \"deny port=22; allow program=redis*\" ({wrong})"
+                    )
+                    .into(),
                 })?,
             },
             sockets_protocol: match set("VMMC_SOCKETS_PROTOCOL").as_deref() {
@@ -389,7 +405,7 @@ impl Config {
                     return Err(ConfigError {
                         name: "VMMC_SOCKETS_PROTOCOL",
                         value: value.to_owned(),
-                        expected: "\"au-2copy\", \"du-1copy\" or \"du-2copy\"",
+                        expected: "\"au-2copy\", \"du-1copy\" or \"du-2copy\"".into(),
                     });
                 }
             },
@@ -401,7 +417,7 @@ impl Config {
                         return Err(ConfigError {
                             name: "VMMC_SOCKETS_AFTER",
                             value,
-                            expected: "a number of calls, 1 to 1000000",
+                            expected: "a number of calls, 1 to 1000000".into(),
                         });
                     }
                 },
@@ -415,7 +431,7 @@ impl Config {
                     return Err(ConfigError {
                         name: "VMMC_SOCKETS_IO_URING",
                         value: value.to_owned(),
-                        expected: "\"sockets\", \"files\" or \"refused\"",
+                        expected: "\"sockets\", \"files\" or \"refused\"".into(),
                     });
                 }
             },
@@ -428,7 +444,7 @@ impl Config {
                     return Err(ConfigError {
                         name: "VMMC_RPC_PROTOCOL",
                         value: value.to_owned(),
-                        expected: "\"au\" or \"du\"",
+                        expected: "\"au\" or \"du\"".into(),
                     });
                 }
             },
@@ -440,7 +456,16 @@ impl Config {
             wait,
             drain: Duration::from_millis(number("VMMC_DRAIN_MS", get, 1000)?),
             pair: Duration::from_millis(number("VMMC_PAIR_MS", get, 1000)?),
-            notify_backlog: number("VMMC_NOTIFY_BACKLOG", get, 1 << 20)? as usize,
+            notify_backlog: match number("VMMC_NOTIFY_BACKLOG", get, 1 << 20)? {
+                0 => {
+                    return Err(ConfigError {
+                        name: "VMMC_NOTIFY_BACKLOG",
+                        value: "0".to_owned(),
+                        expected: "a whole number, 1 or more".into(),
+                    });
+                }
+                backlog => backlog as usize,
+            },
         })
     }
 
@@ -485,6 +510,14 @@ mod tests {
         for value in ["0", "1000001", "-1", "1.5"] {
             assert_eq!(after(value).unwrap_err().value, value);
         }
+    }
+
+    #[test]
+    fn a_backlog_of_nothing_is_refused_and_a_bad_rule_says_which_word() {
+        let error = config("VMMC_NOTIFY_BACKLOG", "0").unwrap_err().to_string();
+        assert!(error.contains("1 or more"), "{error}");
+        let error = config("VMMC_SOCKETS_RULES", "deny port=22; allow prot=1").unwrap_err();
+        assert!(error.to_string().contains("\"prot=1\""), "{error}");
     }
 
     #[test]

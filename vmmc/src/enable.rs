@@ -49,7 +49,7 @@ impl Export {
         let links = self.inner.mark_disabled();
         if !links.is_empty() {
             // As in an unexport: a transfer that did not see the bits is waited for.
-            membarrier::heavy();
+            membarrier::heavy_for_sure();
             // A fabric that writes by itself does not know of pages.
             for link in links.iter().filter(|link| !link.shm.is_covered()) {
                 link.peer.ring();

@@ -42,7 +42,8 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
         Flag { word, side }
     }
 
-    /// The present value, with acquire: what was written before the flag is visible after this.
+    /// The present value, with acquire: what was written before the flag is visible after this. Not for a forked child, which
+    /// does not have the memory of an import or a binding.
     ///
     /// # Errors
     /// [`NotGranted`] on an import without [`Rights::READ`] (V3).
@@ -204,14 +205,15 @@ impl<'a, W: Word + Copy> Flag<'a, W> {
                     timeout,
                     |cpu| inner.shares_cpu(cpu),
                     |_| {
-                        if inner.has_end_since(reported) {
-                            let found = look(inner.last_end())?;
-                            if found.is_err() {
-                                inner.report_ends();
-                            }
-                            return Some(found);
+                        if !inner.has_end_since(reported) {
+                            return look(None);
                         }
-                        look(None)
+                        let end = inner.end_since(reported);
+                        let found = look(end.map(|(_, end)| end))?;
+                        if let (Err(_), Some((number, _))) = (&found, end) {
+                            inner.has_reported(number);
+                        }
+                        Some(found)
                     },
                 )
             }

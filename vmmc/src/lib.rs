@@ -81,6 +81,7 @@ mod enable;
 pub mod error;
 mod export;
 mod flag;
+mod handler;
 mod import;
 mod landing;
 mod local;

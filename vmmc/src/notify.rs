@@ -236,14 +236,14 @@ impl Inbox {
                 link.queued.fetch_sub(1, Ordering::Relaxed);
                 export.local.meter.add(count::NOTIFIES_DELIVERED, 1);
                 if let Mode::Handler(handler) = &export.mode {
-                    (handler.lock())(notification);
+                    handler.call(notification);
                 }
                 export.delivered.fetch_add(1, Ordering::Release);
             }
             Target::Import(import) => {
                 import.local.meter.add(count::NOTIFIES_DELIVERED, 1);
                 if let Some(handler) = &import.handler {
-                    (handler.lock())(notification);
+                    handler.call(notification);
                 }
             }
         }

@@ -12,8 +12,9 @@ use crate::sys::mmap::{Access, GuardedMapping};
 use crate::sys::{Fd, memfd};
 use crate::word::{MappedU32, Word};
 use rustix::event::{EventfdFlags, epoll};
+use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// A word whose offset is a constant of the layout and so always inside and aligned.
@@ -180,5 +181,23 @@ impl Meter {
     #[inline]
     pub(crate) fn add(self, counter: usize, amount: u64) {
         self.0.add(counter, amount);
+    }
+}
+
+/// A meter that outlives what made it: with what keeps its page.
+#[derive(Debug)]
+pub(crate) struct KeptMeter {
+    meter: Meter,
+    /// Never used, but dropped.
+    _page: Arc<dyn Any + Send + Sync>,
+}
+
+impl KeptMeter {
+    pub(crate) fn new(meter: Meter, page: Arc<dyn Any + Send + Sync>) -> KeptMeter {
+        KeptMeter { meter, _page: page }
+    }
+
+    pub(crate) fn add(&self, counter: usize, amount: u64) {
+        self.meter.add(counter, amount);
     }
 }

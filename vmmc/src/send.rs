@@ -88,7 +88,7 @@ impl<B: 'static> Completion<B> {
     }
 
     /// Waits until the bytes are in the exporter's memory, and gives the source back. What this thread
-    /// sends after it comes after them.
+    /// sends after it comes after them. In a forked child a send that was not over at the fork is never over.
     ///
     /// # Errors
     /// See [`SendError`], with the source.

@@ -4,7 +4,9 @@ use super::codec::{self, CodecError};
 use super::message::{Event, Hello, MAX_PACKET_LEN, Request, Welcome};
 use crate::config::{Config, DaemonStart};
 use crate::sys::packet::{self, Fds};
+use crate::sys::thread::spawn_quiet;
 use crate::sys::{Fd, process};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -330,7 +332,14 @@ impl Connection {
         let address = rustix::net::SocketAddrUnix::new(path)
             .map_err(|_| ConnectError::BadPath { path: path.into() })?;
         let socket = packet::socket().map_err(system("socket"))?;
+        // One that stands still, and has many waiting, is waited for here; the C library's timeout would be none.
+        set_socket_timeout(&socket, Timeout::Send, Some(SETUP_TIMEOUT))
+            .map_err(system("SO_SNDTIMEO"))?;
         rustix::net::connect(&socket, &address).map_err(|errno| match errno {
+            Errno::AGAIN => ConnectError::NoAnswer {
+                path: path.into(),
+                why: format!("it has taken no connection for {SETUP_TIMEOUT:?}"),
+            },
             Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => {
                 ConnectError::NoDaemon { path: path.into(), errno }
             }
@@ -340,6 +349,7 @@ impl Connection {
             }
             errno => ConnectError::System { call: "connect", errno },
         })?;
+        set_socket_timeout(&socket, Timeout::Send, None).map_err(system("SO_SNDTIMEO"))?;
         let us = rustix::process::geteuid().as_raw();
         let owner = process::peer_credentials(&socket).map_err(system("SO_PEERCRED"))?.uid;
         if !is_trusted(owner, us, whose) {
@@ -568,7 +578,7 @@ fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection
                 return Err(not_started(format!("nothing for {SETUP_TIMEOUT:?}")));
             }
             result => {
-                let _ = child.wait();
+                reap(child, deadline);
                 return result;
             }
         }
@@ -581,6 +591,22 @@ fn start_daemon(config: &Config, path: &Path, owner: Owner) -> Result<Connection
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// How long that is waited for.
+const REAPING: Duration = Duration::from_secs(1);
+
+/// Takes the end of a process that has done what it was started for; one that stays in the foreground (somebody's script) has a thread
+/// wait for it.
+fn reap(mut child: std::process::Child, deadline: Instant) {
+    let until = deadline.min(Instant::now() + REAPING);
+    while Instant::now() < until {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let _ = spawn_quiet("vmmc-reaper", move || drop(child.wait()));
 }
 
 #[cfg(all(test, not(vmmc_loom)))]

@@ -2,6 +2,7 @@
 
 use super::{Export, ExportDraft, ExportSpec, Mode};
 use crate::error::ExportError;
+use crate::handler::Called;
 use crate::id::{Grant, Name, Rights, Token, Who};
 use crate::mem::Region;
 use crate::node::NodeInner;
@@ -56,7 +57,7 @@ impl ExportBuilder {
     /// thread that dispatches (see [`crate::Node::dispatch`]), after the data is in memory, one
     /// handler at a time in the process; it may send and signal, and should be brief.
     pub fn handler(mut self, handler: impl FnMut(Notification) + Send + 'static) -> Self {
-        self.mode = Mode::Handler(Mutex::new(Box::new(handler)));
+        self.mode = Mode::Handler(Called::new(Box::new(handler)));
         self
     }
 

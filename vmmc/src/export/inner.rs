@@ -2,9 +2,10 @@
 
 use crate::control::message::{CloseReason, NO_CPU, RemoteCaller, Request};
 use crate::error::Closed;
+use crate::handler::Called;
 use crate::id::{ClientId, ExportId, Grant, LinkId, Name, PeerInfo, Rights, Token};
 use crate::local::Local;
-use crate::notify::{Event, Handler, Notification};
+use crate::notify::{Event, Notification};
 use crate::peer::Peer;
 use crate::roll::Roll;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
@@ -19,7 +20,7 @@ pub(crate) enum Mode {
     /// Nobody asked for any: senders need not even queue them (V19).
     Ignore,
     /// A function is called with each.
-    Handler(Mutex<Handler>),
+    Handler(Called),
     /// The program fetches them.
     Queue(Mutex<VecDeque<(Notification, Arc<IncomingLink>)>>),
 }
@@ -77,13 +78,18 @@ pub(crate) struct ExportInner {
     ends: Ends,
 }
 
-/// Links that ended by death or fault. A wait reports an end that no wait reported before.
+/// Links that ended by death or fault, in order, from 0. A wait reports an end that no wait had reported when it began.
 #[derive(Debug, Default)]
 struct Ends {
     count: AtomicU64,
+    /// Those before this one have been reported.
     reported: AtomicU64,
-    last: Mutex<Option<Closed>>,
+    /// The last ones, at most [`MOST_ENDS`].
+    last: Mutex<VecDeque<Closed>>,
 }
+
+/// Ends that are kept for waits to report; of more, the oldest are not.
+const MOST_ENDS: usize = 4096;
 
 /// One importer of an export.
 #[derive(Debug)]
@@ -192,8 +198,9 @@ impl ExportInner {
     }
 
     pub(crate) fn add_link(&self, link: &Arc<IncomingLink>) {
-        link.shm.set_accept(self.wants_notifications());
         let mut links = self.links.lock();
+        // Whoever changes what is wanted tells all links under this lock.
+        link.shm.set_accept(self.wants_notifications());
         for units in self.disabled.lock().iter() {
             link.shm.set_disabled(units.clone(), true);
             if link.shm.recall() {
@@ -213,7 +220,11 @@ impl ExportInner {
         let idles = links.len() < before && self.roll.leave(&link.peer, reason);
         drop(links);
         if matches!(reason, CloseReason::PeerDied | CloseReason::PeerFault) {
-            *self.ends.last.lock() = Some(Closed { peer: link.importer(), reason });
+            let mut last = self.ends.last.lock();
+            if last.len() == MOST_ENDS {
+                last.pop_front();
+            }
+            last.push_back(Closed { peer: link.importer(), reason });
             self.ends.count.fetch_add(1, Ordering::Release);
         }
         idles
@@ -245,13 +256,18 @@ impl ExportInner {
         self.ends.count.load(Ordering::Acquire) != reported
     }
 
-    pub(crate) fn last_end(&self) -> Option<Closed> {
-        *self.ends.last.lock()
+    /// The first one since then, and its number.
+    pub(crate) fn end_since(&self, reported: u64) -> Option<(u64, Closed)> {
+        let last = self.ends.last.lock();
+        let first = self.ends.count.load(Ordering::Relaxed) - last.len() as u64;
+        let number = reported.max(first);
+        let end = last.get(usize::try_from(number - first).ok()?)?;
+        Some((number, *end))
     }
 
-    /// A wait has reported the ends so far.
-    pub(crate) fn report_ends(&self) {
-        self.ends.reported.store(self.ends.count.load(Ordering::Acquire), Ordering::Relaxed);
+    /// A wait has reported the end of this number.
+    pub(crate) fn has_reported(&self, number: u64) {
+        self.ends.reported.fetch_max(number + 1, Ordering::Relaxed);
     }
 
     pub(crate) fn shares_cpu(&self, cpu: u32) -> bool {

@@ -101,6 +101,7 @@ impl Export {
         since: u64,
         timeout: Option<Duration>,
     ) -> Result<u64, WaitDeliveredError> {
+        self.node.local.check().map_err(WaitError::from)?;
         if self.node.inbox.in_handler() {
             return Err(WaitDeliveredError::InHandler);
         }

@@ -3,12 +3,12 @@
 use super::{Import, ImportDraft, ImportSpec, LinkOwner};
 use crate::control::message::{RemoteCaller, Request};
 use crate::error::ImportError;
+use crate::handler::Called;
 use crate::id::{Name, RequestId, Rights, Token};
 use crate::node::NodeInner;
 use crate::node::control::Draft;
 use crate::node::remote::{Adopted, Asked, Finished};
 use crate::notify::{Handler, Notification};
-use crate::sync::Mutex;
 use crate::wait::deadline_after;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ impl ImportBuilder {
             local: self.node.local.clone(),
             spec: self.spec.clone(),
             segment,
-            handler: self.handler.map(Mutex::new),
+            handler: self.handler.map(Called::new),
         };
         let spec = self.spec;
         let request = self.node.control.ask(
@@ -171,7 +171,8 @@ impl PendingImport {
         self.done.as_ref().map_or(0, Import::len)
     }
 
-    /// Whether it is granted by now; does not wait.
+    /// Whether it is granted by now; does not wait, but for the interface of another node, which opens a link that was granted:
+    /// a round trip, and longer where what this process has sent there before is held back.
     ///
     /// # Errors
     /// See [`ImportError`]; the import has failed then, and every later call says so.
@@ -179,7 +180,8 @@ impl PendingImport {
         self.wait_for(Some(Duration::ZERO))
     }
 
-    /// Waits until it is granted, or `timeout` is over: then false, and the import goes on.
+    /// Waits until it is granted, or `timeout` is over: then false, and the import goes on. As [`PendingImport::poll`] it may take
+    /// longer once another node has granted it.
     ///
     /// # Errors
     /// See [`ImportError`]; the import has failed then, and every later call says so.

@@ -3,11 +3,11 @@
 use super::spares::OwnSegment;
 use crate::control::message::{CloseReason, NO_CPU, RemoteCaller, Request};
 use crate::error::{Closed, NotGranted, SendError};
+use crate::handler::Called;
 use crate::id::{ExportId, LinkId, Name, PeerInfo, RequestId, Rights, Token};
 use crate::local::Local;
-use crate::notify::Handler;
 use crate::peer::Peer;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::transport::engine::Engine;
 use crate::transport::route::Route;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ pub(crate) struct ImportDraft {
     pub(crate) local: Arc<Local>,
     pub(crate) spec: ImportSpec,
     pub(crate) segment: OwnSegment,
-    pub(crate) handler: Option<Mutex<Handler>>,
+    pub(crate) handler: Option<Called>,
 }
 
 impl std::fmt::Debug for ImportDraft {
@@ -88,7 +88,7 @@ impl std::fmt::Debug for ImportDraft {
 }
 
 /// What an import keeps of its draft: process, request, link segment, handler.
-type ImportParts = (Arc<Local>, ImportSpec, Option<OwnSegment>, Option<Mutex<Handler>>);
+type ImportParts = (Arc<Local>, ImportSpec, Option<OwnSegment>, Option<Called>);
 
 /// An import as the tables have it.
 pub(crate) struct ImportInner {
@@ -103,7 +103,7 @@ pub(crate) struct ImportInner {
     /// It was claimed from a daemon that had crashed. The exporter may have given the link up before, and have
     /// said that it is done with the segment.
     pub(crate) claimed: AtomicBool,
-    pub(crate) handler: Option<Mutex<Handler>>,
+    pub(crate) handler: Option<Called>,
     pub(crate) bindings: AtomicUsize,
     /// Non-blocking sends not completed yet.
     pub(crate) started: AtomicUsize,

@@ -23,6 +23,8 @@ pub struct Region {
     place: Place,
     /// Of `place`, with the length that was asked for.
     view: View<'static>,
+    /// Others may have the memory for good.
+    shared: bool,
 }
 
 fn sealed_file(len: usize) -> Result<Fd, SystemError> {
@@ -89,7 +91,7 @@ impl Region {
 
     fn of(file: Fd, place: Place, len: usize) -> Region {
         let view = place.owned_view(len);
-        Region { file: Arc::new(file), place, view }
+        Region { file: Arc::new(file), place, view, shared: false }
     }
 
     /// Wraps pages that a binding leaves behind; see [`crate::Binding::unbind`].
@@ -112,16 +114,24 @@ impl Region {
     }
 
     /// The bytes. While the region is not exported nobody else has them.
+    ///
+    /// # Panics
+    /// After [`Region::share`]: others may write to them.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
+        assert!(!self.shared, "the memory of this region was shared, and has no slices");
         // SAFETY: `len` bytes are mapped as long as `self`; a region that is a value (and not
-        // inside an export) is mapped by no other process, and writing needs `&mut self`.
+        // inside an export) and was not shared is mapped by no other process, and writing needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.as_ptr().as_ptr(), self.len()) }
     }
 
     /// The bytes, to change.
+    ///
+    /// # Panics
+    /// As [`Region::as_slice`].
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        assert!(!self.shared, "the memory of this region was shared, and has no slices");
         // SAFETY: as in `as_slice`, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len()) }
     }
@@ -153,12 +163,15 @@ impl Region {
     }
 
     /// A descriptor of the memory file. Whoever is given it has the memory, with no link and no right that could be taken
-    /// back, until the region is revoked or dropped and longer: for processes that are to share it for good.
+    /// back, until the region is revoked or dropped and longer: for processes that are to share it for good. From here on the
+    /// region has no slices.
     ///
     /// # Errors
     /// As dup(2).
-    pub fn share(&self) -> rustix::io::Result<Fd> {
-        self.file.try_clone()
+    pub fn share(&mut self) -> rustix::io::Result<Fd> {
+        let file = self.file.try_clone()?;
+        self.shared = true;
+        Ok(file)
     }
 
     /// The memory file.
@@ -181,6 +194,7 @@ impl Region {
         copy_into(&fresh, self.view())?;
         self.place.put(&fresh, 0).map_err(system("swapping the pages of a region"))?;
         self.file = Arc::new(fresh);
+        self.shared = false;
         Ok(())
     }
 }
@@ -197,6 +211,15 @@ fn copy_into(file: &Fd, source: View<'_>) -> Result<(), SystemError> {
 #[cfg(all(test, not(vmmc_loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic = "was shared"]
+    fn memory_that_was_shared_has_no_slices() {
+        let mut region = Region::new(4096).unwrap();
+        region.as_mut_slice().fill(1);
+        let _file = region.share().unwrap();
+        let _ = region.as_slice();
+    }
 
     #[test]
     fn adopted_memory_keeps_its_address_and_contents_through_adopt_revoke_and_drop() {

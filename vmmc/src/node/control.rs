@@ -22,6 +22,7 @@ use crate::control::network::FabricAt;
 use crate::counters::index as count;
 use crate::error::{DaemonError, SystemError};
 use crate::export::{ExportDraft, ExportInner};
+use crate::handler::Reading;
 use crate::id::RequestId;
 use crate::import::{ImportDraft, ImportInner, OwnSegment};
 use crate::local::Local;
@@ -350,14 +351,18 @@ impl Control {
                 };
             }
             if state.shut {
-                state.pending.remove(&id);
+                let unanswered = state.pending.remove(&id);
+                drop(state);
+                drop(unanswered);
                 let gone = DaemonError::Gone { waited: SETUP_TIMEOUT };
                 return Some(Answer::Failed(gone.into()));
             }
             let give_up =
                 state.lost.map(|since| (since + SETUP_TIMEOUT).min(since.max(asked) + patience));
             if give_up.is_some_and(|at| Instant::now() >= at) {
-                state.pending.remove(&id);
+                let unanswered = state.pending.remove(&id);
+                drop(state);
+                drop(unanswered);
                 let gone = DaemonError::Gone { waited: patience };
                 return Some(Answer::Failed(gone.into()));
             }
@@ -367,8 +372,9 @@ impl Control {
             let connection = state.connection.clone();
             if let (Some(connection), Some(mut reader)) = (connection, self.reader.try_lock()) {
                 drop(state);
+                let reading = Reading::begin();
                 self.receive_waiting(node, &connection, deadline, &mut reader);
-                self.stop_reading(reader);
+                self.stop_reading(reader, reading);
                 continue;
             }
             let until = match (deadline, give_up) {
@@ -429,12 +435,13 @@ impl Control {
     }
 
     /// Lets another thread read: one that waits for an answer, or else the control thread.
-    fn stop_reading(&self, reader: MutexGuard<'_, Poller>) {
+    fn stop_reading(&self, reader: MutexGuard<'_, Poller>, reading: Reading) {
         drop(reader);
         // A caller looks for the reader lock under this one: it has found it free, or sleeps by now.
         if self.state.lock().waiting > 0 {
             self.changed.notify_all();
         }
+        drop(reading);
     }
 
     /// Asks and waits for the answer.
@@ -457,7 +464,9 @@ impl Control {
 
     /// Forgets a request whose answer nobody waits for. Returns the answer if it is there.
     pub(crate) fn abandon(&self, id: RequestId) -> Option<Answer> {
-        match self.state.lock().pending.remove(&id) {
+        // What it owns is the program's, and is dropped behind the lock.
+        let abandoned = self.state.lock().pending.remove(&id);
+        match abandoned {
             Some(Pending::Done(answer)) => Some(*answer),
             _ => None,
         }
@@ -509,8 +518,9 @@ impl Control {
     /// The control thread's turn: handles what has arrived, unless another thread is at it.
     pub(super) fn receive(&self, node: &NodeInner, connection: &Arc<Post>) {
         let reader = self.reader.lock();
+        let reading = Reading::begin();
         self.receive_all(node, connection, &reader);
-        self.stop_reading(reader);
+        self.stop_reading(reader, reading);
     }
 
     fn receive_all(
@@ -550,8 +560,12 @@ impl Control {
     /// Announcements and claims that were not answered are no use to a daemon that knows nothing of us: it
     /// is told everything anew.
     pub(super) fn forget_announcements(&self) {
-        let kept = |pending: &Pending| !matches!(pending, Pending::Waiting(call) if call.is_announcement());
-        self.state.lock().pending.retain(|_, pending| kept(pending));
+        let is_one = |pending: &mut Pending| matches!(pending, Pending::Waiting(call) if call.is_announcement());
+        let mut state = self.state.lock();
+        let forgotten: Vec<_> = state.pending.extract_if(|_, pending| is_one(pending)).collect();
+        // An import that is nobody's any more is the program's to drop.
+        drop(state);
+        drop(forgotten);
     }
 
     /// Goes on with another connection: pending requests are sent again, in order.

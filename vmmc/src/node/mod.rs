@@ -372,7 +372,10 @@ impl Node {
     /// Blocks notifications of all buffers of this process; nests. They are queued meanwhile. A
     /// handler that runs already in another thread goes on.
     pub fn block_notifications(&self) {
-        self.inner.inbox.block();
+        // In a forked child there are none, and the list's lock may be another thread's for good.
+        if self.inner.local.check().is_ok() {
+            self.inner.inbox.block();
+        }
     }
 
     /// Undoes one [`Node::block_notifications`]. Returns 0 when that only lowered the counter, and
@@ -391,9 +394,12 @@ impl Node {
         Ok(unblocked)
     }
 
-    /// Exports of this process: number, name, length, importers.
+    /// Exports of this process: number, name, length, importers. None in a forked child.
     #[must_use]
     pub fn exports(&self) -> Vec<crate::export::ExportSummary> {
+        if self.inner.local.check().is_err() {
+            return Vec::new();
+        }
         let exports: Vec<_> = self.inner.tables.lock().exports.values().cloned().collect();
         exports.iter().map(|export| export.summary()).collect()
     }
@@ -402,14 +408,18 @@ impl Node {
     /// [`crate::Notification::link`]), if it is another node. `None` also when the link is closed.
     #[must_use]
     pub fn importer_node(&self, link: LinkId) -> Option<String> {
+        self.inner.local.check().ok()?;
         let tables = self.inner.tables.lock();
         let (_, incoming) = tables.incoming.get(&link)?;
         incoming.importer_node().map(str::to_owned)
     }
 
-    /// Imports of this process: number, exporter, length, rights.
+    /// Imports of this process: number, exporter, length, rights. None in a forked child.
     #[must_use]
     pub fn imports(&self) -> Vec<crate::import::ImportSummary> {
+        if self.inner.local.check().is_err() {
+            return Vec::new();
+        }
         let imports: Vec<_> = self.inner.tables.lock().imports.values().cloned().collect();
         let mut found: Vec<_> = imports.iter().map(|import| import.summary()).collect();
         found.extend(self.inner.remotes.imports());
@@ -516,9 +526,12 @@ impl NodeInner {
                     self.local.meter.add(count::SPIN_HITS, 1);
                     return found;
                 }
-                Spun::Late => return Err(late()),
+                Spun::Late => return look(Look::Complete).unwrap_or_else(|| Err(late())),
                 Spun::Spent if for_ever => {
                     self.dispatch();
+                    if let Some(found) = look(Look::Complete) {
+                        return found;
+                    }
                     continue;
                 }
                 Spun::Spent => {}

@@ -16,12 +16,14 @@ use crate::control::network::{
 use crate::counters::index as count;
 use crate::error::{DaemonError, ImportError, SystemError, system};
 use crate::fabric::FabricError;
+use crate::handler::Called;
 use crate::id::{ClientId, LinkId, PeerInfo};
 use crate::import::{ImportInner, ImportSpec, ImportSummary};
 use crate::local::Local;
 use crate::mem::View;
 use crate::notify::Handler;
 use crate::peer::Peer;
+use crate::process::KeptMeter;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::sys::{Fd, packet};
 use crate::transport::Granted;
@@ -337,7 +339,8 @@ impl Asked {
         let on_closed = on_closed(Arc::downgrade(process), number);
         let on_cut =
             lasting.map(|it| resume::on_cut(Arc::downgrade(process), self.node.clone(), it));
-        let connection = (on_closed, on_cut, Some(process.local.meter));
+        let connection =
+            (on_closed, on_cut, Some(KeptMeter::new(process.local.meter, process.local.clone())));
         let connection = Connection::counted(self.node.clone(), wire, number, budget, connection)?;
         let mut connections = process.remotes.connections.lock();
         if let Some(first) = connections.get(&self.node).filter(|first| !first.is_lost()).cloned() {
@@ -365,7 +368,7 @@ impl Asked {
         let link = link_id(connection.number(), slot.number());
         let found = Of::Net((connection.clone(), slot));
         let route = Route::import(found, granted, process.local.meter)?;
-        let parts = (process.local.clone(), self.spec, None, self.handler.map(Mutex::new));
+        let parts = (process.local.clone(), self.spec, None, self.handler.map(Called::new));
         let inner = Arc::new(ImportInner::new(link, grant.export, route, peer, parts));
         let mut imports = process.remotes.imports.lock();
         imports.retain(|_, import| import.strong_count() > 0);

@@ -62,7 +62,10 @@ impl HandlerThread {
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
-                if node.dispatch() > 0 {
+                if node.collect() || node.inbox.is_runnable() {
+                    // Handlers may wait, and so may others meanwhile: they lead then.
+                    drop(ticket);
+                    node.dispatch();
                     continue;
                 }
                 drop(node);

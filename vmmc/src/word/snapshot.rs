@@ -59,7 +59,7 @@ impl<T> Snapshot<T> {
         // SAFETY: only writers free values, and we are the only one.
         let new = next(unsafe { &*old });
         self.pointer.store(Box::into_raw(Box::new(new)), Ordering::Release);
-        membarrier::heavy();
+        membarrier::heavy_for_sure();
         for Busy(busy) in &self.busy {
             while busy.load(Ordering::Acquire) != 0 {
                 std::thread::yield_now();

@@ -106,7 +106,7 @@ fn make(carry: &Carry, node: &Node, wanted: &Wanted) -> Result<Opened, NotPaired
     let token = token(carry, &name).ok_or(NotPairedReason::Policy)?;
     let ring_len = wanted.ring_len as usize;
     let len = wanted.shape.control_len as usize + 2 * ring_len;
-    let region = Region::new(len).map_err(no_means("segment"))?;
+    let mut region = Region::new(len).map_err(no_means("segment"))?;
     let memory = region.share().map_err(no_means("segment"))?;
     let mapping =
         GuardedMapping::new(&memory, len, Access::ReadWrite).map_err(no_means("mapping"))?;

@@ -15,7 +15,7 @@ use crate::control::message::CloseReason;
 use crate::control::network::{Capability, Mask};
 use crate::error::{SystemError, system};
 use crate::fabric::Target;
-use crate::process::Meter;
+use crate::process::KeptMeter;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
 use crate::transport::shm::outgoing::{decode, encode};
@@ -159,7 +159,7 @@ pub struct Connection {
     /// This end has ended it.
     is_closed: AtomicBool,
     /// Of the process.
-    meter: Option<Meter>,
+    meter: Option<KeptMeter>,
     /// For the thread that answers.
     this: Weak<Connection>,
 }
@@ -191,7 +191,7 @@ impl Connection {
         wire: Wire,
         number: u64,
         budget: Duration,
-        (on_closed, on_cut, meter): (OnClosed, Option<OnCut>, Option<Meter>),
+        (on_closed, on_cut, meter): (OnClosed, Option<OnCut>, Option<KeptMeter>),
     ) -> Result<Arc<Connection>, SystemError> {
         let connection = Arc::new_cyclic(|this| Connection {
             node,

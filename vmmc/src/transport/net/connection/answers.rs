@@ -218,7 +218,7 @@ impl Connection {
             state.slots.drain().map(|(_, slot)| slot).collect()
         };
         self.close(); // senders that wait for room find out
-        if let Some(meter) = self.meter.filter(|_| self.wire.was_refused()) {
+        if let Some(meter) = self.meter.as_ref().filter(|_| self.wire.was_refused()) {
             meter.add(count::DIRECT_REFUSED, 1);
         }
         for slot in slots {

@@ -131,7 +131,7 @@ impl Connection {
             owed,
             acknowledged,
         });
-        if let Some(meter) = self.meter {
+        if let Some(meter) = &self.meter {
             meter.add(count::NET_RESUMED, 1); // before anybody can see what came of it
         }
         let state = self.state.lock();
