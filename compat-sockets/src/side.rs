@@ -116,6 +116,8 @@ pub(crate) struct Side {
     pub(crate) tx_before: AtomicU64,
     /// The same of bytes received, less the head.
     pub(crate) rx_before: AtomicU64,
+    /// When a ring part was last read to its end, in nanoseconds; 0: none was. Under `rx_lock`.
+    pub(crate) part_over_at: AtomicU64,
     /// Ring parts read to their end, after which another may come. Under `rx_lock`.
     pub(crate) parts_read: AtomicU32,
     /// We have asked the peer to send by TCP. Under `rx_lock`.
@@ -126,7 +128,7 @@ pub(crate) struct Side {
     pub(crate) took_urgent: AtomicU32,
     /// The socket was left to a program, or to the kernel, where we do not see it ([`crate::family::is_left_to_others`]).
     pub(crate) given: AtomicU32,
-    pad2: [u32; 19],
+    pad2: [u32; 17],
 }
 
 /// Bit of [`Side::eager`]: in a set that is in a set, in a poll or in a select.
@@ -296,6 +298,7 @@ impl Side {
             &self.rest,
             &self.tx_before,
             &self.rx_before,
+            &self.part_over_at,
         ] {
             word.store(0, Ordering::Relaxed);
         }

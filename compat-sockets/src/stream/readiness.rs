@@ -17,7 +17,7 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     let answer = match source(link, fd) {
         // The last doorbells may have been thrown away since the kernel answered, by us or by another thread or process.
         Source::Ended | Source::Tcp { .. }
-            if has_been_ring(link) && crate::raw::pending_events(fd, libc::POLLIN) == 0 =>
+            if was_ring(link) && crate::raw::pending_events(fd, libc::POLLIN) == 0 =>
         {
             Readiness::NotReady
         }
@@ -43,10 +43,15 @@ pub(crate) fn readiness(link: &Link, fd: i32) -> Readiness {
     answer
 }
 
-/// Whether a ring part of the other end's has come to its end.
-fn has_been_ring(link: &Link) -> bool {
-    link.side.rx_state.load(Ordering::Relaxed) == rx::ENDED
-        || link.side.parts_read.load(Ordering::Relaxed) != 0
+/// How long after the end of a ring part the kernel may have answered before it.
+const OLD_ANSWER_NS: u64 = 2_000_000_000;
+
+/// Whether a ring part of the other end's has come to its end a moment ago.
+fn was_ring(link: &Link) -> bool {
+    match link.side.part_over_at.load(Ordering::Relaxed) {
+        0 => false,
+        at => crate::raw::now_ns().saturating_sub(at) < OLD_ANSWER_NS,
+    }
 }
 
 /// No doorbell is left: did the kernel mean the end?

@@ -200,6 +200,7 @@ fn empty(link: &Link, fd: i32) -> Source {
 fn over(link: &Link, fd: i32, end: u64, bells: u64) -> Source {
     let side = link.side;
     counters::one(Counter::demoted_rx);
+    side.part_over_at.store(crate::raw::now_ns(), Ordering::Relaxed);
     // Where the peer has closed it is on its way out, and no plain connection.
     let goes_on = link.peer().closed().load(Ordering::Relaxed) == 0;
     if goes_on && side.tx_frozen.load(Ordering::Relaxed) == 0 {

@@ -185,6 +185,7 @@ fn only_the_end_is_left(link: &Link, fd: i32) -> bool {
     if link.ring_has_more() || has_more {
         return false;
     }
+    link.side.part_over_at.store(raw::now_ns(), Ordering::Relaxed);
     link.side.rx_state.store(rx::ENDED, Ordering::SeqCst);
     true
 }
