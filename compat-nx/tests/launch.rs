@@ -1074,6 +1074,28 @@ fn ranks_of_a_launcher_that_is_not_understood_do_not_run_alone() {
     }
 }
 
+/// Each would start all nodes.
+#[test]
+fn ranks_of_a_program_that_starts_its_nodes_itself_do_not_run() {
+    let text = "#include <nx.h>\n#include <stdio.h>\nint main(int argc, char **argv) { \
+                nx_initve(0, 1, 0, &argc, argv); puts(\"ran\"); return 0; }";
+    let program = build::compile_text("own.c", text, Options { flags: &[], libraries: &[] });
+    for [rank, size] in [["PMI_RANK", "PMI_SIZE"], ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]]
+    {
+        for (number, says) in [("0", "started as one of 3 ranks"), ("2", "")] {
+            let job = Job::new();
+            let mut command = job.command(&program);
+            command.env(rank, number).env(size, "3");
+            if rank == "PMI_RANK" {
+                command.env("PMI_FD", "0"); // that launcher is spoken with
+            }
+            let done = run(&mut command);
+            assert_eq!((done.code, &done.out[..]), (Some(1), ""), "{done}");
+            assert!(done.err.contains(says) && says.is_empty() == done.err.is_empty(), "{done}");
+        }
+    }
+}
+
 #[test]
 fn the_last_words_of_a_node_that_kills_its_group_are_passed_on() {
     let text = "#include <nx.h>\n#include <signal.h>\n#include <stdio.h>

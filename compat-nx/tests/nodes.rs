@@ -266,6 +266,16 @@ fn the_death_of_a_node_ends_all_on_every_host_and_nothing_is_left() {
     }
 }
 
+/// As on one machine: who has come to its own end takes nobody along before the grace is over.
+#[test]
+fn old_mains_that_leave_any_exit_code_print_all_they_have_on_every_host() {
+    let text = "main() { int n = numnodes(); gsync(); if (mynode() == 0) return 23; sleep(1); \
+                printf(\"%d of %d\\n\", mynode(), n); return 0; }";
+    let program = compile_text("late.c", text, Options { flags: &["-w"], libraries: &[] });
+    let done = World::new().run(&["-n", "4"], &program, &[]);
+    assert_eq!((done.code, done.out.lines().count()), (Some(23), 3), "{done}");
+}
+
 #[test]
 fn processes_that_are_ended_on_request_from_another_host_leave_the_others_in_peace() {
     let program = compile("kills_across.c", Options { flags: &["-w"], libraries: &[] });

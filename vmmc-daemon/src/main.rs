@@ -202,6 +202,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         )
     })?;
     if arguments.auto {
+        // What else its starter has open (a launcher's pipes) is to end when the starter does.
+        vmmc::sys::fd::close_inherited();
         // The starter reports what becomes of the daemon; the daemon goes on alone.
         let (outcome, report) = std::io::pipe().map_err(|error| format!("pipe: {error}"))?;
         match fork::fork_single_threaded() {

@@ -126,6 +126,20 @@ fn of_many_started_at_once_one_serves_and_all_succeed() {
     assert_eq!(counter(&snapshot, "malformed"), 0);
 }
 
+/// A launcher that waits for the end of the pipes that it gave its program would wait for the daemon that the program has started.
+#[test]
+fn a_daemon_that_starts_itself_keeps_nothing_open_of_its_starters() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("own.sock");
+    let mut start = std::process::Command::new("sh");
+    start.args(["-c", "\"$0\" --auto --idle-exit 60 --socket \"$1\" 7>&1 >/dev/null 2>&1"]);
+    start.arg(env!("CARGO_BIN_EXE_vmmcd")).arg(&path);
+    let started = start.output().unwrap(); // to the end of the pipe
+    assert!(started.status.success(), "{started:?}");
+    let snapshot = Client::connect_as(&path, Role::Tool).snapshot();
+    let _end = Detached(snapshot.pid);
+}
+
 #[test]
 fn a_client_library_starts_the_daemon_that_it_needs() {
     let dir = tempfile::tempdir().unwrap();

@@ -33,6 +33,8 @@ pub(super) struct Op {
     pub(super) info: Option<InfoTarget>,
     /// The operations of a merged id.
     pub(super) merged: Vec<OpId>,
+    /// The program takes it back, and waits until nothing is on its way into its memory.
+    pub(super) is_cancelled: bool,
     generation: u32,
 }
 
@@ -83,6 +85,7 @@ impl Ops {
             room,
             info,
             merged: Vec::new(),
+            is_cancelled: false,
             generation: self.generation,
         };
         match free {

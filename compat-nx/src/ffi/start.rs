@@ -222,18 +222,31 @@ fn know_shape(switches: &Switches, size: u32) -> Result<(), Failure> {
 
 /// Ranks of a launcher that we do not speak with would each be an application of one node, and nobody be told.
 fn check_launcher() -> Result<(), Failure> {
-    let number = |name| lookup(name)?.parse::<u32>().ok();
     let ranks = [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", "SLURM_NTASKS")];
-    let found = ranks.into_iter().find_map(|(rank, size)| number(rank).zip(number(size)));
+    refuse_ranks(&ranks, |size| {
+        format!(
+            "started as one of {size} ranks by Open MPI's mpirun, or by PMIx, which is not understood; \
+             use shrimp run -n {size}, mpiexec.hydra, or srun --mpi=pmi2"
+        )
+    })
+}
+
+/// The same of a launcher that we do speak with, for programs that start their nodes themselves.
+fn check_ranks() -> Result<(), Failure> {
+    refuse_ranks(&[("PMI_RANK", "PMI_SIZE")], |size| {
+        format!(
+            "started as one of {size} ranks by an MPI launcher, and starts its nodes itself (nx_initve): {size} \
+             applications would run; start it once, without the launcher"
+        )
+    })
+}
+
+/// The first of several ranks says why, and all end.
+fn refuse_ranks(ranks: &[(&str, &str)], why: impl Fn(u32) -> String) -> Result<(), Failure> {
+    let number = |name| lookup(name)?.parse::<u32>().ok();
+    let found = ranks.iter().find_map(|(rank, size)| number(rank).zip(number(size)));
     match found {
-        Some((0, size @ 2..)) => {
-            let why = format!(
-                "started as one of {size} ranks by Open MPI's mpirun, or by PMIx, which is not understood; \
-                 use shrimp run -n {size}, mpiexec.hydra, or srun --mpi=pmi2"
-            );
-            Err(Failure::System(super::errno::EQNOACT, why))
-        }
-        // The first one says it.
+        Some((0, size @ 2..)) => Err(Failure::System(super::errno::EQNOACT, why(size))),
         // SAFETY: nothing has begun in this process.
         Some((_, 2..)) => unsafe { libc::_exit(1) },
         _ => Ok(()),
@@ -274,15 +287,15 @@ fn before_main(arguments: &mut Arguments) -> Result<(), Failure> {
     }
     if let Some(way) = pmi::find(&lookup).map_err(start_failure)? {
         if own_start {
-            return Ok(());
+            return check_ranks();
         }
         let switches = arguments.take()?;
         return join_mpi(&way, &switches);
     }
+    check_launcher()?;
     if own_start {
         return Ok(());
     }
-    check_launcher()?;
     let switches = arguments.take()?;
     let shape = match switches.size {
         Some(shape) => shape,
@@ -316,6 +329,8 @@ fn join_mpi(way: &pmi::Way, switches: &Switches) -> Result<(), Failure> {
         pmi::Way::Fd { fd, .. } => {
             // SAFETY: the launcher gave us this descriptor, and nobody else here uses it.
             let own = unsafe { std::os::fd::OwnedFd::from_raw_fd(*fd) };
+            // What the program starts has no use of it, and would keep the launcher waiting for its end.
+            let _ = rustix::io::fcntl_setfd(&own, rustix::io::FdFlags::CLOEXEC);
             Some(Fd::from(own))
         }
         pmi::Way::Port { .. } => None,

@@ -106,7 +106,7 @@ pub(super) fn run(
         let feeder = std::thread::Builder::new().name("input".into());
         feeder.spawn(move || feed(&lifeline, &wanted)).context(|| "starting a thread".into())?;
     }
-    let code = watch(&mut parts, signals, outer, &inbox);
+    let code = watch(&mut parts, args.grace()?, signals, outer, &inbox);
     strays::kill_all();
     for reader in parts.iter_mut().filter_map(|part| part.reader.take()) {
         let _ = reader.join();
@@ -146,6 +146,8 @@ impl Start<'_> {
             || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context(|| "pipe".into());
         let ((out, out_writer), (err, err_writer)) = (pipe()?, pipe()?);
         command.stdin(input).stdout(out_writer).stderr(err_writer);
+        // What the terminal says (Ctrl-C) is for us, who pass it on; they would end by it themselves.
+        command.process_group(0);
         let mask = self.signals.before();
         let prepare = move || {
             mask.restore();
@@ -209,12 +211,19 @@ impl Part {
     }
 }
 
-/// Waits for all; the first that fails ends them. The exit code.
-fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd, inbox: &Inbox) -> u8 {
+/// Waits for all; the first that fails ends them, after a grace where a node came to its own end. The exit code.
+fn watch(
+    parts: &mut [Part],
+    grace_of_exits: Duration,
+    signals: &signals::Signals,
+    outer: &OwnedFd,
+    inbox: &Inbox,
+) -> u8 {
     let mut router = Router::new(parts.iter().map(|part| part.host.clone()).collect());
     let mut code = 0;
     let mut asked: Option<Signal> = None;
     let mut ending: Option<Instant> = None;
+    let mut by_exit = false;
     let mut orphaned = false;
     loop {
         let mut orders = Orders::new();
@@ -238,6 +247,7 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd, inbox:
                     say!("shrimp run: {}: {}; all others are ended", part.name(), words(status));
                 }
                 ending = Some(Instant::now());
+                by_exit = status.code().is_some_and(|code| code < 128);
             }
         }
         if parts.iter().all(|part| part.ended.is_some()) {
@@ -252,7 +262,13 @@ fn watch(parts: &mut [Part], signals: &signals::Signals, outer: &OwnedFd, inbox:
             }
         }
         // With a signal on its way to all, each may come to its own end first.
-        let grace = if asked.is_some() && !orphaned { PATIENCE } else { Duration::ZERO };
+        let grace = match asked {
+            _ if orphaned => Duration::ZERO,
+            Some(_) => PATIENCE,
+            // As on one machine: who has run off the end of its main has not taken the others along.
+            None if by_exit => grace_of_exits,
+            None => Duration::ZERO,
+        };
         let mut left = None;
         if let Some(since) = ending {
             left = Some(grace.saturating_sub(since.elapsed()));

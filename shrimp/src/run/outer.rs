@@ -5,7 +5,7 @@ use super::{Args, end_with, output, signals, strays};
 use crate::children;
 use crate::exit::{Context, Exit, Failure};
 use rustix::process::{Pid, Signal, WaitOptions};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -29,7 +29,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     }
     let signals = signals::Signals::catch().context(|| "signalfd".into())?;
     strays::adopt();
-    let terminal = own_terminal();
+    // Who else is in a pipeline reads the terminal too, perhaps: nodes have it when they ask for it.
+    let terminal = own_terminal() && !is_piped();
     let (relayed, relay) = vmmc::sys::packet::pair().context(|| "socketpair".into())?;
     let mut command = Command::new(children::own_program());
     command.arg("__run-nodes").arg("--parent").arg(std::process::id().to_string());
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let merger = merger
         .spawn(move || output::merge_relayed(&relayed))
         .context(|| "starting a thread".into())?;
-    let status = watch(inner, &signals, terminal);
+    let (status, terminal) = watch(inner, &signals, terminal);
     // The inner process has cleaned up, unless it was killed.
     let left = strays::kill_all();
     let _ = merger.join();
@@ -85,8 +86,17 @@ fn own_terminal() -> bool {
         .is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Passes signals in, until the inner process has ended.
-fn watch(inner: Pid, signals: &signals::Signals, terminal: bool) -> ExitStatus {
+/// Whether what is printed goes to another program.
+fn is_piped() -> bool {
+    let is_pipe = |to: BorrowedFd<'_>| {
+        let stat = rustix::fs::fstat(to);
+        stat.is_ok_and(|it| rustix::fs::FileType::from_raw_mode(it.st_mode).is_fifo())
+    };
+    is_pipe(std::io::stdout().as_fd()) || is_pipe(std::io::stderr().as_fd())
+}
+
+/// Passes signals in, until the inner process has ended; and whether it had the terminal then.
+fn watch(inner: Pid, signals: &signals::Signals, mut terminal: bool) -> (ExitStatus, bool) {
     loop {
         for signal in signals.wait() {
             if signal == Signal::CHILD {
@@ -99,10 +109,11 @@ fn watch(inner: Pid, signals: &signals::Signals, terminal: bool) -> ExitStatus {
             continue;
         };
         if status.stopped() {
-            stop(inner, terminal);
+            let by = status.stopping_signal();
+            stop(inner, &mut terminal, by == Some(libc::SIGTTIN) || by == Some(libc::SIGTTOU));
             continue;
         }
-        return ExitStatus::from_raw(status.as_raw());
+        return (ExitStatus::from_raw(status.as_raw()), terminal);
     }
 }
 
@@ -118,14 +129,18 @@ fn code_of(status: ExitStatus) -> u8 {
     }
 }
 
-/// Ctrl-Z stopped the nodes: stop as well, as the shell expects; go on together.
-fn stop(inner: Pid, terminal: bool) {
-    if terminal {
-        signals::take_terminal(rustix::process::getpgrp());
+/// The nodes were stopped. By a wish for the terminal: they have it, if it is ours to give. Otherwise (Ctrl-Z; a wish from the
+/// background) stop as well, as the shell expects; go on together.
+fn stop(inner: Pid, terminal: &mut bool, wish: bool) {
+    if !wish || !own_terminal() {
+        if *terminal {
+            signals::take_terminal(rustix::process::getpgrp());
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
     }
-    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
-    if terminal && own_terminal() {
+    if (*terminal || wish) && own_terminal() {
         signals::take_terminal(inner);
+        *terminal = true;
     }
     let _ = rustix::process::kill_process_group(inner, Signal::CONT);
 }

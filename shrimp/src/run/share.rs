@@ -30,8 +30,9 @@ pub(crate) fn run() -> Result<Exit, Failure> {
     };
     drop(lifeline);
     let signals = signals::Signals::catch().context(|| "signalfd".into())?;
-    strays::adopt();
+    // Before what we start is ours to end.
     outer::ensure_daemon()?;
+    strays::adopt();
     let mut out = std::io::stdout().lock();
     out.write_all(GREETING).and_then(|()| out.flush()).context(|| "greeting".into())?;
     drop(out);

@@ -53,6 +53,23 @@ pub fn lengthen_table(floor: RawFd) {
     }
 }
 
+/// Closes what this process was started with beyond its standard files, by whoever had it open for something else. For the
+/// beginning of a program that is to outlive its starter: who waits for the end of a pipe would wait for this process. What
+/// Rust and we open is close-on-exec, so what is not was inherited, and is nobody's here.
+pub fn close_inherited() {
+    let listing = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = listing.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    // Before anything is closed: the listing is a descriptor itself.
+    for number in numbers.filter(|&number| number > 2).collect::<Vec<_>>() {
+        // SAFETY: asked about, and not used otherwise; a number that is closed by now is an error.
+        let flags = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
+        if flags.is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC)) {
+            // SAFETY: as above, nobody here has it.
+            unsafe { rustix::io::close(number) };
+        }
+    }
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         // SAFETY: `raw` is owned by this value, which is going away: nobody uses it again.

@@ -58,6 +58,7 @@ impl State {
     /// Takes an operation back: afterwards its memory is the program's again (`msgcancel`). False when a
     /// part of it can no longer be taken back and will complete soon.
     pub(in crate::engine) fn cancel(&mut self, e: &Inner, id: OpId) -> bool {
+        self.ops.get_mut(id).is_cancelled = true;
         if let Some(index) = self.posted.iter().position(|posted| posted.op == id) {
             self.unpost(index);
             self.ops.get_mut(id).left -= 1;

@@ -57,8 +57,9 @@ impl State {
 
     /// Posts a receive anew whose message cannot be fetched any more, since its sender was ended on request: ahead of others.
     pub(super) fn post_again(&mut self, e: &Inner, posted: Posted) -> Result<(), NxError> {
-        if matches!(self.ops.get(posted.op).owner, Owner::Nobody) {
-            self.complete(e, posted.op, None); // the message was only to be thrown away
+        let op = self.ops.get(posted.op);
+        if op.is_cancelled || matches!(op.owner, Owner::Nobody) {
+            self.complete(e, posted.op, None); // nobody wants another message
             return Ok(());
         }
         self.post_at(e, 0, posted)
