@@ -2,12 +2,22 @@
 //! (bit 31: last of the record; the rest: length in bytes).
 
 use std::io::{ErrorKind, Read, Write};
+use xdr::Limits;
 
 const LAST: u32 = 1 << 31;
 /// Longest record taken by default.
 pub(crate) const MAX_RECORD: usize = 64 << 20;
 /// Memory is claimed as bytes come, in steps of this size at most.
 const STEP: usize = 64 << 10;
+
+/// What the values of a record of that length may take.
+pub(crate) fn limits(max_record: usize) -> Limits {
+    match max_record > MAX_RECORD {
+        // A list takes thrice what its bytes do.
+        true => Limits { memory: max_record.saturating_mul(3), ..Limits::DEFAULT },
+        false => Limits::DEFAULT,
+    }
+}
 
 /// Takes a stream of fragments apart; keeps what has come of a record while more is waited for.
 #[derive(Debug)]

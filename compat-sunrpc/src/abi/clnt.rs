@@ -73,6 +73,7 @@ pub(crate) mod stat {
 /// Requests of `clnt_control`.
 pub(crate) mod control {
     pub(crate) const SET_TIMEOUT: u32 = 1;
+    pub(crate) const GET_TIMEOUT: u32 = 2;
     pub(crate) const GET_XID: u32 = 10;
     pub(crate) const SET_XID: u32 = 11;
     pub(crate) const GET_VERS: u32 = 12;

@@ -1,7 +1,7 @@
 //! Typed values straight into a ring and straight out of it, for the Rust interface.
 
 use super::{Broken, Source, Writer};
-use xdr::{Budget, DecodeError, EncodeError, Sink};
+use xdr::{Budget, DecodeError, EncodeError, Limits, Sink};
 
 impl Writer<'_> {
     fn append(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
@@ -34,8 +34,8 @@ pub(crate) struct RecordSource<'c> {
 }
 
 impl<'c> RecordSource<'c> {
-    pub(crate) fn new(record: Source<'c>) -> RecordSource<'c> {
-        RecordSource { record, budget: Budget::default() }
+    pub(crate) fn new(record: Source<'c>, limits: Limits) -> RecordSource<'c> {
+        RecordSource { record, budget: Budget::new(limits) }
     }
 
     /// Why the rest of the record has not come, if so.

@@ -15,6 +15,7 @@
 
 mod datagram;
 mod stream;
+mod timed;
 
 use crate::msg::{CallHead, Credential, OpaqueAuth, ReplyHead, Status};
 use crate::settings;
@@ -26,6 +27,8 @@ use stream::Stream;
 use xdr::rpc::Caller;
 use xdr::{Decode, DecodeError, Encode, EncodeError, Source};
 
+/// A time that no call lives to see.
+const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// As libtirpc's stubs have it.
 const TIMEOUT: Duration = Duration::from_secs(25);
 
@@ -100,7 +103,8 @@ impl Builder {
         self
     }
 
-    /// Longest reply taken over TCP or a ring, in bytes; 64 MiB. Over a ring 1 GiB at most.
+    /// Longest reply taken over TCP or a ring, in bytes; 64 MiB. Over a ring 1 GiB at most. Its values may take 64 MiB of
+    /// memory, or three times this where it was raised.
     #[must_use]
     pub fn max_record(mut self, bytes: usize) -> Builder {
         self.max_record = bytes;
@@ -262,7 +266,9 @@ impl Client {
             credential: self.credential.clone(),
             verifier: OpaqueAuth::default(),
         };
-        let deadline = Instant::now() + self.timeout;
+        // Of one that is out of reach: for good.
+        let now = Instant::now();
+        let deadline = now.checked_add(self.timeout).unwrap_or(now + FOR_GOOD);
         Call { head, arguments, deadline, timeout: self.timeout }
     }
 }

@@ -1,5 +1,6 @@
 //! Calls over a TCP connection, and over the ring that belongs to one.
 
+use super::timed::Timed;
 use super::{Call, CallError, decode};
 use crate::channel::{Broken, Channel, Deadline, Long, Patience, RecordSource};
 use crate::counters::{self, Counter};
@@ -58,6 +59,18 @@ fn failed<A>(call: &Call<'_, A>, broken: Broken) -> CallError {
     }
 }
 
+/// The same of a reply that was to be received, where `limit` is the longest.
+fn not_received<A>(call: &Call<'_, A>, broken: Broken, limit: usize) -> CallError {
+    match broken {
+        // The record stays where it is, in front of all others.
+        Broken::TooLong => CallError::Connection(std::io::Error::new(
+            ErrorKind::InvalidData,
+            format!("a reply longer than {limit} bytes; raise `max_record`"),
+        )),
+        broken => failed(call, broken),
+    }
+}
+
 /// How a call waits.
 fn patience<'c, A>(call: &Call<'_, A>, stream: &'c TcpStream, bell: &'c Doorbell) -> Patience<'c> {
     let (deadline, number) = (Deadline::At(call.deadline), Some(call.head.xid));
@@ -108,20 +121,23 @@ impl Stream {
         let results = self.put(call).and_then(|()| match &mut self.ring {
             Ring::Agreed { channel, bell, .. } => {
                 let patience = patience(call, &self.stream, bell);
-                let reply = channel.reply(patience).map_err(|broken| failed(call, broken))?;
-                let mut source = RecordSource::new(reply);
+                let limit = self.reader.limit();
+                let or_not = |broken| not_received(call, broken, limit);
+                let reply = channel.reply(patience).map_err(or_not)?;
+                let mut source = RecordSource::new(reply, record::limits(limit));
                 let results = decode(call.head.xid, &mut source);
                 if let Some(broken) = source.broken() {
-                    return Err(failed(call, broken));
+                    return Err(or_not(broken));
                 }
                 drop(source);
-                channel.release().map_err(|broken| failed(call, broken))?;
+                channel.release().map_err(or_not)?;
                 // Its number was looked at by `reply`; a server that changes it meanwhile lies.
                 results?.ok_or_else(|| failed(call, Broken::Nonsense))
             }
             _ => {
                 let record = self.take_reply(call)?;
-                let mut reader = Reader::<Network>::new(&record);
+                let limits = record::limits(self.reader.limit());
+                let mut reader = Reader::<Network>::with_limits(&record, limits);
                 decode(call.head.xid, &mut reader)?.ok_or_else(|| failed(call, Broken::Nonsense))
             }
         });
@@ -164,22 +180,30 @@ impl Stream {
         let mut writer = Writer::<Network>::new();
         writer.put_u32(0)?; // for the record mark
         call.encode(&mut writer)?;
-        self.stream.set_write_timeout(Some(call.left()?))?;
-        Ok(record::write(&mut self.stream, &mut writer.into_bytes())?)
+        let mut timed = Timed::new(&self.stream, call.deadline);
+        match record::write(&mut timed, &mut writer.into_bytes()) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                if timed.written > 0 {
+                    // Nothing can follow a part of a record.
+                    self.broken = Some(ErrorKind::TimedOut);
+                }
+                Err(CallError::TimedOut(call.timeout))
+            }
+            written => Ok(written?),
+        }
     }
 
     /// Takes replies until this call's.
     fn take_reply<A: Encode>(&mut self, call: &Call<'_, A>) -> Result<Vec<u8>, CallError> {
         loop {
-            self.stream.set_read_timeout(Some(call.left()?))?;
-            match self.reader.next(&mut self.stream) {
+            call.left()?;
+            match self.reader.next(&mut Timed::new(&self.stream, call.deadline)) {
                 Ok(Some(record)) if record.starts_with(&call.head.xid.to_be_bytes()) => {
                     return Ok(record);
                 }
                 Ok(Some(_)) => {} // of an earlier call that was not waited for
                 Ok(None) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) if error.kind() == ErrorKind::TimedOut => {}
                 Err(error) => return Err(error.into()),
             }
         }

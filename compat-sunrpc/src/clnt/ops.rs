@@ -412,6 +412,12 @@ unsafe extern "C" fn control(client: *mut Client, request: c_uint, info: *mut c_
     // SAFETY: an operation of our table gets an upgraded client.
     let ours = unsafe { ours(client) };
     let mut state = ours.state();
+    if request == control::GET_TIMEOUT && ours.companion.is_none() && !info.is_null() {
+        // libtirpc's own answer would be that of the offer, which was a call of it.
+        // SAFETY: `info` has room for a timeout for this request.
+        unsafe { info.cast::<Timeval>().write(state.timeout.unwrap_or(state.last_timeout)) };
+        return TRUE;
+    }
     let State { xid, prog, vers, .. } = &mut *state;
     let (wanted, get) = match request {
         control::GET_XID => (xid, true),
@@ -432,6 +438,11 @@ unsafe extern "C" fn control(client: *mut Client, request: c_uint, info: *mut c_
     };
     if info.is_null() {
         return FALSE;
+    }
+    if [control::SET_VERS, control::SET_PROG].contains(&request) && ours.companion.is_some() {
+        // What goes by datagrams again, to a server that was started anew, is of libtirpc's making.
+        // SAFETY: libtirpc's own operation on its own private part.
+        unsafe { (ours.stock.cl_control)(client, request, info) };
     }
     let info = info.cast::<u32>();
     if get {

@@ -98,7 +98,8 @@ impl Connection<'_> {
         while !self.shared.is_stopping()
             && let Ok(Some(record)) = reader.next(&mut stream)
         {
-            let mut arguments = Reader::<Network>::new(&record);
+            let limits = record::limits(self.shared.max_record);
+            let mut arguments = Reader::<Network>::with_limits(&record, limits);
             // The first word is the record mark's.
             let fresh = || {
                 let mut writer = Writer::<Network>::new();
@@ -185,7 +186,8 @@ impl Connection<'_> {
         let Some(record) = channel.next_as_it_comes(patience)? else {
             return channel.wait_readable(&patience);
         };
-        let mut arguments = RecordSource::new(record);
+        let limits = record::limits(self.shared.max_record);
+        let mut arguments = RecordSource::new(record, limits);
         counters::one(Counter::served_ring);
         let mut broken = None;
         let mut fresh = || {

@@ -112,7 +112,8 @@ impl Builder {
         self
     }
 
-    /// Longest call taken over TCP or a ring, in bytes; 64 MiB. Over a ring 1 GiB at most.
+    /// Longest call taken over TCP or a ring, in bytes; 64 MiB. Over a ring 1 GiB at most. Its values may take 64 MiB of
+    /// memory, or three times this where it was raised.
     #[must_use]
     pub fn max_record(mut self, bytes: usize) -> Builder {
         self.max_record = Some(bytes);

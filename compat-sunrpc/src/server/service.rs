@@ -4,6 +4,7 @@ use super::Context;
 use crate::channel::{RecordSource, Writer as RingWriter};
 use crate::msg::{CallHead, Credential, NoCall, OpaqueAuth, ReplyHead, Status};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use xdr::rpc::{Answer, DispatchError, Program};
 use xdr::{Encode, EncodeError, Network, Reader, Sink, Source, Writer};
 
@@ -131,12 +132,16 @@ impl Table {
                     let mut reply = fresh()?;
                     ReplyHead::new(call.xid, Status::Success).encode(&mut reply).ok()?;
                     let context = context(credential);
-                    match K::dispatch(service, &context, call.procedure, arguments, &mut reply) {
-                        Ok(Answer::Reply) => return Some(reply),
-                        Ok(Answer::Nothing) => return None,
-                        Err(DispatchError::UnknownProcedure(_)) => Status::NoProcedure,
-                        Err(DispatchError::Arguments(_)) => Status::GarbageArguments,
-                        Err(_) => Status::SystemError,
+                    // A procedure that panics is its caller's alone: what it has left half done is the program's to know.
+                    let answered = catch_unwind(AssertUnwindSafe(|| {
+                        K::dispatch(service, &context, call.procedure, arguments, &mut reply)
+                    }));
+                    match answered {
+                        Ok(Ok(Answer::Reply)) => return Some(reply),
+                        Ok(Ok(Answer::Nothing)) => return None,
+                        Ok(Err(DispatchError::UnknownProcedure(_))) => Status::NoProcedure,
+                        Ok(Err(DispatchError::Arguments(_))) => Status::GarbageArguments,
+                        Ok(Err(_)) | Err(_) => Status::SystemError,
                     }
                 }
             },

@@ -67,7 +67,7 @@ impl CBinding {
         if let CallError::Fault(fault) = error {
             self.fault = fault.number();
         }
-        self.error = CString::new(error.to_string()).unwrap_or_default();
+        self.error = failure::text_of(error);
         Code::of_call(error)
     }
 }

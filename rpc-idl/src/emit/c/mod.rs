@@ -146,31 +146,40 @@ pub fn generate(model: &Model, stem: &str) -> CFiles {
     }
 }
 
-/// The model with names that C can have.
-fn in_c(mut model: Model) -> Model {
-    let rename = |name: &mut String| {
-        if WORDS.contains(&name.as_str()) {
+/// Gives those of the names of one scope that are words of C or C++ another, which no other has.
+fn rename(names: Vec<&mut String>) {
+    let mut taken: HashSet<String> = names.iter().map(|name| (**name).clone()).collect();
+    for name in names.into_iter().filter(|name| WORDS.contains(&name.as_str())) {
+        while !taken.insert(name.clone()) {
             name.push('_');
         }
-    };
+    }
+}
+
+/// The model with names that C can have.
+fn in_c(mut model: Model) -> Model {
+    // The names of the file, and those of each struct and union.
+    let mut names = Vec::new();
     for def in &mut model.types {
-        rename(&mut def.name);
+        names.push(&mut def.name);
         match &mut def.kind {
-            TypeKind::Struct(fields) => fields.iter_mut().for_each(|it| rename(&mut it.name)),
+            TypeKind::Struct(fields) => rename(fields.iter_mut().map(|it| &mut it.name).collect()),
             TypeKind::Union(union) => {
-                rename(&mut union.switch_name);
-                union.arms.iter_mut().for_each(|arm| rename(&mut arm.field.name));
-                union.default.iter_mut().for_each(|it| rename(&mut it.name));
+                let arms = union.arms.iter_mut().map(|arm| &mut arm.field.name);
+                let default = union.default.iter_mut().map(|it| &mut it.name);
+                rename(
+                    std::iter::once(&mut union.switch_name).chain(arms).chain(default).collect(),
+                );
             }
-            TypeKind::Enum(values) => values.iter_mut().for_each(|it| rename(&mut it.name)),
+            TypeKind::Enum(values) => names.extend(values.iter_mut().map(|it| &mut it.name)),
             TypeKind::Alias(_) | TypeKind::Extern(_) => {}
         }
     }
-    for item in &mut model.items {
-        if let Item::Const(constant) = item {
-            rename(&mut constant.name);
-        }
-    }
+    names.extend(model.items.iter_mut().filter_map(|item| match item {
+        Item::Const(constant) => Some(&mut constant.name),
+        _ => None,
+    }));
+    rename(names);
     // Functions are named by procedure and version; a later program of equal ones puts its own name in front.
     let (mut versions, mut functions) = (HashSet::new(), HashSet::new());
     for item in &mut model.items {
