@@ -31,7 +31,7 @@ const PAUSE_READING_AT: usize = 1024;
 const PAUSE_READING_AT_OWNED: usize = 4;
 
 /// A descriptor to be sent. Those that need a new open file description get it at the moment
-/// of sending, so that a queue holds none.
+/// of sending, so that a queue holds none (but for the first that it takes).
 #[derive(Clone, Debug)]
 pub(crate) enum OutFd {
     /// The same open file description.

@@ -4,12 +4,13 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use rustix::net::SendFlags;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use vmmc::control::codec;
 use vmmc::control::message::*;
 use vmmc::id::*;
-use vmmc::sys::{Fd, packet};
+use vmmc::layout;
+use vmmc::sys::{Fd, memfd, packet};
 
 /// A socket to the daemon; nothing has been said.
 fn raw(path: &Path) -> Fd {
@@ -353,6 +354,48 @@ fn a_socket_that_lingers_for_ever_stalls_nobody() {
         open.push(never_reads);
     }
     witness.assert_silent();
+}
+
+/// Opens a memory file anew and takes a write lease on that: who opens it as well waits until the kernel breaks the lease, after
+/// 45 seconds.
+fn leased(memory: &Fd) -> Fd {
+    use rustix::fs::{Mode, OFlags};
+    const F_SETSIG: i32 = 10; // as linux/fcntl.h has it
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let again =
+        Fd::from(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap());
+    // The signal that tells of the break is one that is ignored.
+    for (command, argument) in [(F_SETSIG, libc::SIGURG), (libc::F_SETLEASE, libc::F_WRLCK)] {
+        // SAFETY: numbers only.
+        let done = unsafe { libc::fcntl(again.as_raw_fd(), command, argument) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+    again
+}
+
+/// The daemon opens a client's memory anew, and does not wait for who has a lease on it: he, or who wants it, is refused.
+#[test]
+fn memory_with_a_lease_on_it_is_refused_and_stalls_nobody() {
+    let daemon = Daemon::start();
+    let mut witness = Client::connect(&daemon.path);
+    let mut exporter = Client::connect(&daemon.path);
+    let memory = leased(&memory(4096));
+    exporter.try_export(Export::of("leased", &memory)).unwrap();
+    let mut reader = Client::connect(&daemon.path);
+    let read = Import { rights: Rights::READ, ..Import::of("leased") };
+    let refusal = reader.try_import(read).unwrap_err();
+    assert!(refusal.to_string().contains("F_SETLEASE"), "{refusal}");
+    witness.assert_silent();
+    let file = memfd::create("page", layout::page::LEN as u64).unwrap();
+    let again = leased(&file);
+    memfd::seal_single_writer(&file).unwrap();
+    let belongings = Belongings { page: again, ..Belongings::new() };
+    let refused = Client::try_connect(&daemon.path, Role::Process, Some(belongings), None);
+    let refusal = refused.err().unwrap();
+    assert!(refusal.to_string().contains("F_SETLEASE"), "{refusal}");
+    witness.assert_silent();
+    // Who only wants to write opens nothing.
+    reader.import("leased");
 }
 
 /// A connection of which one end lingers for an hour with what the other one never reads, and that.

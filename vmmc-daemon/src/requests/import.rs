@@ -214,9 +214,13 @@ impl Broker {
             return Err(Refusal::SegmentOfAnother { name, known_to: known_to.pid });
         }
         let memory = if pending.rights == Rights::READ {
-            memfd::reopen_read_only(known.memory.as_ref())
+            let opened = memfd::reopen_read_only(known.memory.as_ref())
                 .map_err(|errno| Refusal::Internal { why: cannot_reopen("the memory", errno) })?;
-            OutFd::ReadOnly(known.memory.clone())
+            // What is sent at once is this one: a second open might fail, should the exporter take a lease meanwhile.
+            match importer.queue.is_empty() {
+                true => OutFd::Same(Arc::new(opened)),
+                false => OutFd::ReadOnly(known.memory.clone()),
+            }
         } else {
             OutFd::Same(known.memory.clone())
         };

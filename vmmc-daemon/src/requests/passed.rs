@@ -39,6 +39,7 @@ pub(super) fn cannot_reopen(what: &str, errno: rustix::io::Errno) -> String {
     let hint = match errno {
         rustix::io::Errno::NOENT => "; is /proc mounted where vmmcd runs?",
         rustix::io::Errno::ACCESS => "; vmmcd must run as the same user or as root",
+        rustix::io::Errno::BUSY => "; its process has a lease on it (F_SETLEASE)",
         _ => "",
     };
     format!("open {what} anew ({errno}{hint})")

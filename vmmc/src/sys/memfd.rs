@@ -166,11 +166,19 @@ pub fn identity(fd: impl AsFd) -> rustix::io::Result<Identity> {
 /// With the mode of [`create`], a receiver of another user cannot turn it into a writable one;
 /// one of the same user can, unless the segment was sealed by [`seal_single_writer`].
 ///
+/// Waits for nobody: whoever has the memory may have a lease on it (fcntl(2) `F_SETLEASE`), and the open would wait until
+/// that is broken, for 45 seconds unless he gives it up.
+///
 /// # Errors
-/// As open(2); `ENOENT` when `/proc` is not mounted.
+/// As open(2); `ENOENT` when `/proc` is not mounted; `EBUSY` when somebody has a lease on it.
 pub fn reopen_read_only(fd: impl AsFd) -> rustix::io::Result<Fd> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Fd::from)
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        // Elsewhere it says that a socket is full.
+        Err(rustix::io::Errno::AGAIN) => Err(rustix::io::Errno::BUSY),
+        opened => opened.map(Fd::from),
+    }
 }
 
 #[cfg(all(test, not(vmmc_loom)))]
