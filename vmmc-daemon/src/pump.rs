@@ -5,7 +5,8 @@
 //! reach its kernel socket, and only the *other* end's socket can send it. When that end's
 //! process makes no call, its holder cannot. So the daemon takes a descriptor of that socket out
 //! of the process (`pidfd_getfd`, which the kernel permits to whoever may trace it: the same
-//! user, or root), checks by `SO_COOKIE` that it is the right one, and sends. The protocol in the
+//! user with no fewer capabilities, or who has `CAP_SYS_PTRACE`, which root has not where its bounding set lacks it; looking for
+//! the socket in `/proc` takes the same), checks by `SO_COOKIE` that it is the right one, and sends. The protocol in the
 //! segment is [`vmmc_ring::pump`].
 //!
 //! Each pump is a thread: the receiver may be slow to read, and the daemon waits for nobody. It

@@ -3,30 +3,19 @@
 #[path = "../../vmmc/tests/support/cluster.rs"]
 mod cluster;
 mod common;
+use common::given_back::{WORDS, given_back_by, paired, read_all};
 use common::*;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use vmmc::control::message::*;
-use vmmc::sys::Fd;
 use vmmc_ring::pump::request;
-use vmmc_ring::switch::mode;
 
 /// For tests in which both ends come, however long the second one takes on a busy machine.
 const WAITS: &[(&str, &str)] = &[("VMMC_PAIR_MS", "60000")];
 
 fn attach(client: &Client, socket: &TcpStream) {
     client.send(&Request::AttachSocket { cookie: cookie(socket) }, &[socket.as_fd()]);
-}
-
-fn paired(client: &Client, socket: &TcpStream) -> (u8, u32, Fd) {
-    let mut incoming = client.receive();
-    match incoming.event {
-        Event::Paired { cookie: of, side, ring_len, .. } if of == cookie(socket) => {
-            (side, ring_len, incoming.fds.take().unwrap())
-        }
-        other => panic!("{other:?}, expected Paired"),
-    }
 }
 
 fn sockets_client(daemon: &Daemon) -> Client {
@@ -631,53 +620,10 @@ fn a_doorbell_that_is_none_cuts_off_the_one_who_sent_it() {
     eventually("it is cut off", || client.is_cut_off().then_some(()));
 }
 
-/// Offsets of the words of either direction.
-const WORDS: StreamWords = StreamWords {
-    request: 1024,
-    mode: 1028,
-    prefix: 1032,
-    end: 1040,
-    final_bells: 1048,
-    consumed: 1056,
-    bells: 1064,
-    owed: 1072,
-    pumped: 1080,
-    pumper: 1088,
-};
-
 fn given_back() -> (Daemon, TcpStream, usize) {
     let daemon = Daemon::start_with(&["--ring-kib", "4096"], &[]);
-    let (receiver, len) = given_back_by(&daemon);
+    let (receiver, len) = given_back_by(&daemon.path);
     (daemon, receiver, len)
-}
-
-/// Has a daemon give the bytes of a ring back to the kernel's connection, which is read as the caller likes, and whose sender
-/// has closed: the daemon is the only one who has its socket.
-fn given_back_by(daemon: &Daemon) -> (TcpStream, usize) {
-    let client = sockets_client(daemon);
-    let (sender, receiver) = connection("127.0.0.1:0");
-    // The kernel does not take all.
-    rustix::net::sockopt::set_socket_send_buffer_size(&sender, 1 << 16).unwrap();
-    rustix::net::sockopt::set_socket_recv_buffer_size(&receiver, 1 << 16).unwrap();
-    let shape = StreamShape { words: Some([WORDS; 2]), ..SHAPE };
-    register(&client, &sender, shape);
-    register(&client, &receiver, shape);
-    let (side, ring_len, segment) = paired(&client, &sender);
-    paired(&client, &receiver);
-    let len = ring_len as usize;
-    let put = |at: u32, bytes: &[u8]| {
-        assert_eq!(rustix::io::pwrite(&segment, bytes, at.into()), Ok(bytes.len()));
-    };
-    let ring = SHAPE.control_len + u32::from(side) * ring_len;
-    put(ring, &vec![b'r'; len]);
-    put(SHAPE.produced_at[usize::from(side)], &(len as u64).to_ne_bytes());
-    put(WORDS.mode, &mode::RING.to_ne_bytes());
-    put(WORDS.request, &request::BACK.to_ne_bytes());
-    let ask = Request::PumpSocket { cookie: cookie(&receiver) };
-    client.send(&ask, &[receiver.as_fd()]);
-    eventually("bytes come", || readable(&receiver).then_some(()));
-    drop(sender);
-    (receiver, len)
 }
 
 /// Who asks for bytes that the daemon may not send again sees at once that nothing comes of it.
@@ -708,19 +654,6 @@ fn an_asker_of_a_user_who_may_not_is_told() {
         rustix::io::pread(&segment, &mut word, at).unwrap();
         (u32::from_ne_bytes(word) == request::REFUSED).then_some(())
     });
-}
-
-/// What comes until the connection ends, in order or not.
-fn read_all(mut receiver: TcpStream) -> (usize, Option<std::io::ErrorKind>) {
-    receiver.set_read_timeout(Some(WATCHDOG)).unwrap();
-    let (mut len, mut part) = (0, vec![0; 1 << 16]);
-    loop {
-        match receiver.read(&mut part) {
-            Ok(0) => break (len, None),
-            Ok(more) => len += more,
-            Err(error) => break (len, Some(error.kind())),
-        }
-    }
 }
 
 #[test]
@@ -758,7 +691,7 @@ fn a_daemon_that_stays_to_give_bytes_back_answers_no_other_node() {
         });
     };
     let before = import(&importer);
-    let (receiver, all) = given_back_by(&a.daemon);
+    let (receiver, all) = given_back_by(&a.daemon.path);
     let file = a.file();
     let arguments = ["--replace", "--cluster", file.to_str().unwrap()];
     let new = Daemon::start_in(a.daemon.dir.clone(), &arguments, &[]);

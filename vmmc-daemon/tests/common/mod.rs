@@ -19,6 +19,7 @@ use vmmc::sys::doorbell::Doorbell;
 use vmmc::sys::mmap::{Access, GuardedMapping};
 use vmmc::sys::{Fd, memfd};
 
+pub mod given_back;
 pub mod manager;
 pub mod standing;
 
