@@ -397,6 +397,28 @@ fn a_connection_is_kept_while_somebody_has_its_sockets() {
     until_forgotten(&client, &a);
 }
 
+/// The same where nobody is connected who could keep the daemon: it does not end when idle.
+#[test]
+fn an_idle_daemon_stays_for_a_connection_that_silent_processes_have() {
+    const IDLE: &[&str] = &["--idle-exit", "3"];
+    let mut daemon = Daemon::start_with(IDLE, WAITS);
+    let client = sockets_client(&daemon);
+    let (a, b) = connection("127.0.0.1:0");
+    register(&client, &a, SHAPE);
+    register(&client, &b, SHAPE);
+    paired(&client, &a);
+    paired(&client, &b);
+    drop(client);
+    // Alone later than that one.
+    drop(daemon.snapshot());
+    Daemon::start_with(IDLE, WAITS).wait();
+    let client = sockets_client(&daemon);
+    attach(&client, &a);
+    paired(&client, &a);
+    drop((client, a, b));
+    daemon.wait();
+}
+
 /// G6.
 #[test]
 fn one_connection_past_the_quota_stays_plain() {

@@ -4,7 +4,7 @@ use super::{Broker, Doom, Ending, Fault};
 use crate::timers::Timer;
 use std::time::{Duration, Instant};
 
-/// How often a daemon that would end looks whether connections that it carries have.
+/// How often a daemon that would end looks whether connections that it carries, or keeps for processes that say nothing, have.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Broker {
@@ -43,7 +43,7 @@ impl Broker {
                     self.idle_timer = None;
                     if self.has_guests() {
                         // Its clock stands.
-                    } else if self.pairing.has_attempts() {
+                    } else if self.pairing.has_attempts() || !self.pairing.pairs.is_empty() {
                         // Looked at again: nobody tells of their end.
                         let at = Instant::now() + LOOK;
                         self.idle_timer = Some(self.timers.add(at, Timer::Idle));
