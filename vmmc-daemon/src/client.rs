@@ -22,7 +22,11 @@ pub(crate) const MAX_QUEUED: usize = 16_384;
 
 /// With this many messages waiting for it, no more links are made to a client's exports: importers
 /// cannot get it cut off.
-pub(crate) const MAX_QUEUED_FOR_LINKS: usize = MAX_QUEUED / 2;
+const MAX_QUEUED_FOR_LINKS: usize = MAX_QUEUED / 2;
+
+/// The same with this many messages that tell it of links that have ended since: each has a descriptor, of the importer's, which
+/// no quota counts any more.
+const MAX_UNHEARD: usize = 512;
 
 /// With this many messages waiting for it, a client's own requests wait too.
 const PAUSE_READING_AT: usize = 1024;
@@ -53,6 +57,8 @@ pub(crate) enum OutFd {
 pub(crate) struct Outgoing {
     pub(crate) packet: Vec<u8>,
     pub(crate) fds: Vec<OutFd>,
+    /// The link of which it tells, with the descriptors of that.
+    opens: Option<LinkId>,
 }
 
 impl Outgoing {
@@ -154,6 +160,10 @@ pub(crate) struct Client {
     pub(crate) sockets: HashSet<u64>,
     pub(crate) queue: VecDeque<Outgoing>,
     owned_in_queue: usize,
+    /// Links that are there, and of which the queue has the news.
+    unheard: HashSet<LinkId>,
+    /// How many messages in the queue tell of links that have ended since.
+    ended_unheard: usize,
     /// What epoll watches now.
     pub(crate) watched: (bool, bool),
     /// Its requests wait: its user's descriptors come faster than they can be closed.
@@ -185,6 +195,8 @@ impl Client {
             sockets: HashSet::new(),
             queue: VecDeque::new(),
             owned_in_queue: 0,
+            unheard: HashSet::new(),
+            ended_unheard: 0,
             watched: (false, false),
             is_held: false,
             is_asking: false,
@@ -237,9 +249,23 @@ impl Client {
         self.watched.1 || self.retry_due
     }
 
+    /// Whether so much waits for it that no link should be made to its exports.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.queue.len() >= MAX_QUEUED_FOR_LINKS || self.ended_unheard >= MAX_UNHEARD
+    }
+
+    /// A link to one of its exports has ended.
+    pub(crate) fn link_ended(&mut self, link: LinkId) {
+        self.ended_unheard += usize::from(self.unheard.remove(&link));
+    }
+
     /// Queues a packet. `false` when the bound is exceeded.
     pub(crate) fn push(&mut self, packet: Vec<u8>, fds: Vec<OutFd>) -> bool {
-        let outgoing = Outgoing { packet, fds };
+        self.push_outgoing(Outgoing { packet, fds, opens: None })
+    }
+
+    fn push_outgoing(&mut self, outgoing: Outgoing) -> bool {
+        self.unheard.extend(outgoing.opens);
         self.owned_in_queue += usize::from(outgoing.owns());
         self.queue.push_back(outgoing);
         self.queue.len() <= MAX_QUEUED
@@ -251,7 +277,11 @@ impl Client {
         match codec::encode(event, &mut buffer) {
             Ok(packet) => {
                 let packet = packet.to_vec();
-                self.push(packet, fds)
+                let opens = match event {
+                    Event::LinkOpened { link, .. } => Some(*link),
+                    _ => None,
+                };
+                self.push_outgoing(Outgoing { packet, fds, opens })
             }
             Err(error) => {
                 // Every message is far shorter than a packet by its type.
@@ -270,6 +300,9 @@ impl Client {
             match send(&self.socket, next) {
                 Ok(()) => {
                     self.owned_in_queue -= usize::from(next.owns());
+                    if next.opens.is_some_and(|link| !self.unheard.remove(&link)) {
+                        self.ended_unheard = self.ended_unheard.saturating_sub(1);
+                    }
                     self.queue.pop_front();
                 }
                 Err(Errno::AGAIN) => return Ok(Flushed::ClientFull),

@@ -164,6 +164,24 @@ fn a_request_number_in_use_by_a_waiting_import_is_a_fault() {
     assert!(client.is_cut_off());
 }
 
+/// Has links made to an export of one that does not read until that is refused. Each begins, and perhaps ends, with `with`.
+fn until_refused(busy: &mut Client, mut with: impl FnMut(&mut Client, LinkId)) -> Vec<LinkId> {
+    let segment = link_segment();
+    let mut opened = Vec::new();
+    loop {
+        let sent = busy.send_import(Import::of("x"), Some(&segment));
+        match busy.receive_imported(sent) {
+            Ok(imported) => {
+                with(busy, imported.link);
+                opened.push(imported.link);
+            }
+            Err(Refusal::Internal { .. }) => return opened,
+            Err(refusal) => panic!("{refusal}"),
+        }
+        assert!(opened.len() < 100_000, "never refused");
+    }
+}
+
 /// Importers cannot get an exporter cut off that is stopped for a while: they are refused.
 #[test]
 fn an_exporter_that_does_not_read_gets_no_more_links_and_is_not_cut_off() {
@@ -171,24 +189,32 @@ fn an_exporter_that_does_not_read_gets_no_more_links_and_is_not_cut_off() {
     let mut deaf = Client::connect(&daemon.path);
     let (export, _memory) = deaf.export("x");
     let mut busy = Client::connect(&daemon.path);
-    let segment = link_segment();
-    let mut opened = Vec::new();
-    let reason = loop {
-        // Each link is an event for the exporter, and so is its end.
-        let sent = busy.send_import(Import::of("x"), Some(&segment));
-        match busy.receive_imported(sent) {
-            Ok(imported) => {
-                busy.send(&Request::CloseLink { link: imported.link }, &[]);
-                opened.push(imported.link);
-            }
-            Err(refusal) => break refusal,
-        }
-        assert!(opened.len() < 100_000, "never refused");
-    };
-    assert!(matches!(reason, Refusal::Internal { .. }), "{reason:?}");
+    let opened = until_refused(&mut busy, |_, _| ());
     assert!(opened.len() > 4000, "refused after {} links only", opened.len());
     assert_eq!(daemon.counter("cut_off_not_reading"), 0);
     // It hears of every one once it listens again.
+    for link in opened {
+        let told = deaf.receive_opened();
+        assert_eq!((told.link, told.export), (link, export));
+    }
+    busy.import("x");
+}
+
+/// Nor do descriptors of links that have ended pile up for it, whose importer has its share back.
+#[test]
+fn an_exporter_that_does_not_read_is_kept_few_descriptors_of_links_that_have_ended() {
+    const MOST: usize = 512;
+    let daemon = Daemon::start();
+    let mut deaf = Client::connect(&daemon.path);
+    let (export, _memory) = deaf.export("x");
+    let mut busy = Client::connect(&daemon.path);
+    let before = daemon.settled_descriptors();
+    let opened = until_refused(&mut busy, |busy, link| {
+        busy.send(&Request::CloseLink { link }, &[]);
+    });
+    let more = daemon.descriptors().saturating_sub(before);
+    assert!(more < MOST + 50, "{more} descriptors");
+    assert!(opened.len() >= MOST, "refused after {} links only", opened.len());
     for link in opened {
         let told = deaf.receive_opened();
         assert_eq!((told.link, told.export), (link, export));

@@ -101,6 +101,9 @@ impl Broker {
         if let Some(importer) = self.clients.get_mut(&link.importer) {
             importer.imports.remove(&id);
         }
+        if let Some(exporter) = self.clients.get_mut(&link.exporter) {
+            exporter.link_ended(id);
+        }
         self.quotas.give(link.payer, QuotaKind::Imports, 1);
         if let Some((to_exporter, reason)) = tell {
             let to = if to_exporter { link.exporter } else { link.importer };

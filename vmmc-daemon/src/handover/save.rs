@@ -183,7 +183,7 @@ fn client_state<'b>(client: &'b Client, slots: &mut Slots<'b>) -> ClientState {
     let queue = client
         .queue
         .iter()
-        .map(|Outgoing { packet, fds }| {
+        .map(|Outgoing { packet, fds, .. }| {
             (packet.clone(), fds.iter().map(|fd| slots.put_out(fd)).collect())
         })
         .collect();

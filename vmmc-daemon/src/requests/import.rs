@@ -2,7 +2,7 @@
 
 use super::passed::{cannot_reopen, segment_of};
 use crate::broker::{Broker, Fault};
-use crate::client::{Client, MAX_QUEUED_FOR_LINKS, OutFd, Pending};
+use crate::client::{Client, OutFd, Pending};
 use crate::counters::Counter;
 use crate::descriptors::plenty;
 use crate::doorbell::Button;
@@ -188,7 +188,7 @@ impl Broker {
         let remote = pending.caller.as_ref().map(|remote| importer.caller_for(remote));
         let caller = remote.unwrap_or_else(|| importer.caller());
         let uid = caller.peer.uid;
-        if exporter.queue.len() >= MAX_QUEUED_FOR_LINKS {
+        if exporter.is_deaf() {
             let why = format!("tell the exporter: process {} does not listen", exporter.peer.pid);
             return Err(Refusal::Internal { why });
         }
