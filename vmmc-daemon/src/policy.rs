@@ -1,7 +1,9 @@
 //! Who may do what, and how much of it. Identity is always the kernel's word about the socket's peer.
 
+use crate::net::lock;
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use vmmc::control::message::{QuotaKind, Refusal};
 use vmmc::id::{Grant, PeerInfo, Rights, Who};
 
@@ -96,11 +98,13 @@ impl Usage {
 pub(crate) struct Quotas {
     pub(crate) limits: Limits,
     users: HashMap<u32, Usage>,
+    /// Users of connections that have been closed, and still count.
+    closed: Arc<Mutex<Vec<u32>>>,
 }
 
 impl Quotas {
     pub(crate) fn new(limits: Limits) -> Quotas {
-        Quotas { limits, users: HashMap::new() }
+        Quotas { limits, users: HashMap::new(), closed: Arc::default() }
     }
 
     fn limit(&self, kind: QuotaKind) -> u64 {
@@ -135,6 +139,8 @@ impl Quotas {
     /// Counts one more connection; some beyond the quota of clients, for tools and newcomers
     /// that are yet to be refused.
     pub(crate) fn take_socket(&mut self, uid: u32) -> bool {
+        let closed = std::mem::take(&mut *lock(&self.closed));
+        closed.into_iter().for_each(|uid| self.give_socket(uid));
         let limit = self.limits.clients.saturating_add(SPARE_SOCKETS);
         let usage = self.users.entry(uid).or_default();
         let room = usage.sockets < limit;
@@ -145,6 +151,12 @@ impl Quotas {
     /// Counts a connection of a predecessor.
     pub(crate) fn take_over_socket(&mut self, uid: u32) {
         self.users.entry(uid).or_default().sockets += 1;
+    }
+
+    /// What is to be called, in any thread, when one of a user's connections has been closed.
+    pub(crate) fn socket_closed(&self, uid: u32) -> impl FnOnce() + Send + use<> {
+        let closed = self.closed.clone();
+        move || lock(&closed).push(uid)
     }
 
     /// One connection fewer.

@@ -6,7 +6,7 @@
 //! looked at its kind and kept it; a suspect of a kind whose close cannot block is closed on the spot, any other by a
 //! helper thread ([`crate::helpers`]).
 //!
-//! The same goes for a client's own socket: packets not read yet may hold such descriptors.
+//! The same goes for a client's own socket: packets not read yet may hold such descriptors ([`close_connection`]).
 
 use crate::descriptors;
 use crate::helpers::{Helpers, Holder};
@@ -178,6 +178,46 @@ pub(crate) fn close(uid: u32, fd: Fd) {
     }
 }
 
+/// More packets than a Unix socket takes.
+const MOST_UNREAD: usize = 1024;
+
+/// Whether descriptors lie unread in a socket to which nothing comes any more. What lies before the first is thrown away.
+fn holds_descriptors(socket: &Fd) -> bool {
+    if rustix::net::sockopt::set_socket_passcred(socket, true).is_err() {
+        return true;
+    }
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    for _ in 0..MOST_UNREAD {
+        // Room for the sender's credentials, by which an empty packet is told from the end, and for no descriptor.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
+            Ok(packet) if packet.flags.contains(ReturnFlags::CTRUNC) => return true,
+            Ok(_) if control.drain().next().is_none() => return false,
+            Ok(_) => drop(rustix::net::recv(socket, &mut byte, RecvFlags::DONTWAIT)),
+            // That the other end has been closed is told once, and before what is unread.
+            Err(_) => {}
+        }
+    }
+    true
+}
+
+/// Closes a client's own socket, of which nobody has a copy, and calls `closed` after that. On the spot where no descriptors lie in it: a user
+/// whose closes wait cannot have such pile up. Otherwise in a helper.
+pub(crate) fn close_connection(uid: u32, socket: Fd, closed: impl FnOnce() + Send + 'static) {
+    let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+    let may_block = holds_descriptors(&socket);
+    let close = move || {
+        drop(socket);
+        closed();
+    };
+    match may_block {
+        true => apart(uid, close),
+        false => close(),
+    }
+}
+
 /// Does something with a socket of this user's in a helper thread: the kernel waits for who is inside a call on it, and that one
 /// may read memory that a client's own file system gives.
 pub(crate) fn apart(uid: u32, work: impl FnOnce() + Send + 'static) {
@@ -204,5 +244,40 @@ pub(crate) fn settle(limit: Duration) {
     let deadline = Instant::now() + limit;
     while closers().is_busy() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SendFlags, Shutdown, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn an_unread_descriptor_is_seen_behind_whatever_packets() {
+        let packets: [&[u8]; 3] = [b"", b"a packet", b""];
+        for (with_descriptor, peer_reads) in
+            [(false, true), (true, true), (false, false), (true, false)]
+        {
+            let flags = SocketFlags::CLOEXEC;
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            let (ours, theirs) = (Fd::from(ours), Fd::from(theirs));
+            let send = |from: &Fd, bytes: &[u8], fds: &[BorrowedFd<'_>]| {
+                vmmc::sys::packet::send(from, bytes, fds, SendFlags::empty()).unwrap();
+            };
+            for packet in packets {
+                send(&theirs, packet, &[]);
+            }
+            if with_descriptor {
+                send(&theirs, b"", &[ours.as_fd()]);
+            }
+            if !peer_reads {
+                // Its close is an error of our socket.
+                send(&ours, b"unread", &[]);
+            }
+            drop(theirs);
+            rustix::net::shutdown(&ours, Shutdown::Both).unwrap();
+            assert_eq!(holds_descriptors(&ours), with_descriptor, "{peer_reads}");
+        }
     }
 }

@@ -479,6 +479,37 @@ fn sockets_that_linger_are_not_taken_without_end() {
     eventually("all are closed", || (daemon.descriptors() <= before).then_some(()));
 }
 
+/// Has the daemon close so many sockets of a user's that linger, until as many of his closes wait as may be under way. They wait while
+/// the result is there.
+fn hold_up_closes(
+    daemon: &Daemon,
+    count: usize,
+    greedy: impl Fn() -> Fd,
+) -> (Vec<Fd>, Vec<std::net::TcpStream>) {
+    let alone = STARTING.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (lingering, never_read): (Vec<_>, Vec<_>) = (0..count).map(|_| full()).unzip();
+    // So that the last copies are those that the daemon gets.
+    daemon.signal(rustix::process::Signal::STOP);
+    daemon.wait_stopped();
+    let fds: Vec<_> = lingering.iter().map(AsFd::as_fd).collect();
+    let sent = fds.chunks(packet::MAX_FDS_PER_MESSAGE).map(|fds| {
+        let socket = greedy();
+        packet::send(&socket, &codec::handshake(), fds, SendFlags::empty()).unwrap();
+        socket
+    });
+    let sent: Vec<Fd> = sent.collect();
+    drop(lingering);
+    drop(alone);
+    daemon.signal(rustix::process::Signal::CONT);
+    let tasks = format!("/proc/{}/task", daemon.pid());
+    eventually("as many closes wait as may", || {
+        let names = std::fs::read_dir(&tasks).unwrap().flatten();
+        let names = names.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+        (names.filter(|name| name == "closer\n").count() >= 16).then_some(())
+    });
+    (sent, never_read)
+}
+
 /// Descriptors of one user whose closes wait keep no other user's from being closed.
 #[test]
 fn sockets_of_one_user_that_linger_delay_no_other_users() {
@@ -490,27 +521,7 @@ fn sockets_of_one_user_that_linger_delay_no_other_users() {
     let daemon = Daemon::start_activated(&[], &[]);
     let mut witness = Client::connect(&daemon.path);
     let greedy = || as_user(GREEDY, GREEDY, &[], || raw(&daemon.path));
-    let alone = STARTING.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (lingering, _never_read): (Vec<_>, Vec<_>) = (0..100).map(|_| full()).unzip();
-    // So that the last copies are those that the daemon gets.
-    daemon.signal(rustix::process::Signal::STOP);
-    daemon.wait_stopped();
-    let fds: Vec<_> = lingering.iter().map(AsFd::as_fd).collect();
-    let sent = fds.chunks(packet::MAX_FDS_PER_MESSAGE).map(|fds| {
-        let socket = greedy();
-        packet::send(&socket, &codec::handshake(), fds, SendFlags::empty()).unwrap();
-        socket
-    });
-    let _sent: Vec<Fd> = sent.collect();
-    drop(lingering);
-    drop(alone);
-    daemon.signal(rustix::process::Signal::CONT);
-    let tasks = format!("/proc/{}/task", daemon.pid());
-    eventually("as many closes wait as may", || {
-        let names = std::fs::read_dir(&tasks).unwrap().flatten();
-        let names = names.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
-        (names.filter(|name| name == "closer\n").count() >= 16).then_some(())
-    });
+    let _held_up = hold_up_closes(&daemon, 100, greedy);
     // Another user's descriptor, whose close might wait as well.
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let honest = raw(&daemon.path);
@@ -519,6 +530,47 @@ fn sockets_of_one_user_that_linger_delay_no_other_users() {
     wait_for_end(&honest);
     ours.set_read_timeout(Some(WATCHDOG)).unwrap();
     assert_eq!(std::io::Read::read(&mut &ours, &mut [0]).unwrap(), 0, "it is closed");
+    witness.assert_silent();
+}
+
+/// Nor do connections of such a user pile up: those in which no descriptor lies are closed on the spot, and the others count until
+/// they are closed.
+#[test]
+fn connections_of_a_user_whose_closes_wait_do_not_pile_up() {
+    const GREEDY: u32 = 61_009;
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let daemon = Daemon::start_activated(&["--clients-per-user", "30"], &[]);
+    let mut witness = Client::connect(&daemon.path);
+    let greedy = || as_user(GREEDY, GREEDY, &[], || raw(&daemon.path));
+    let _held_up = hold_up_closes(&daemon, 20, greedy);
+    let before = daemon.settled_descriptors();
+    for _ in 0..500 {
+        drop(greedy());
+    }
+    let end = greedy();
+    say(&end, b"GET / HTTP/1.1", &[]);
+    wait_for_end(&end);
+    let more = daemon.descriptors().saturating_sub(before);
+    assert!(more < 20, "{more} descriptors");
+    // In these lie descriptors of which the close might wait.
+    let (_read, write) = rustix::pipe::pipe().unwrap();
+    let is_welcome = || {
+        let socket = greedy();
+        let mut buffer = [0; 64];
+        packet::receive(&socket, &mut buffer, rustix::net::RecvFlags::empty()).unwrap().is_some()
+    };
+    assert!(is_welcome());
+    // (Stopping the daemon would end the closes that wait.)
+    let count_until_closed = (0..500).any(|_| {
+        let socket = greedy();
+        say(&socket, b"GET / HTTP/1.1", &[]);
+        say(&socket, b"", &[write.as_fd()]);
+        !is_welcome()
+    });
+    assert!(count_until_closed);
     witness.assert_silent();
 }
 

@@ -29,7 +29,9 @@ impl Broker {
         let PeerInfo { pid, uid, .. } = client.peer;
         let program = client.introduced().map_or("", |it| it.program.as_str()).to_owned();
         match why {
-            Doom::Gone => tracing::debug!(client = id.0, pid, uid, program, "gone"),
+            Doom::Gone | Doom::Successor => {
+                tracing::debug!(client = id.0, pid, uid, program, "gone")
+            }
             Doom::Refused => tracing::info!(client = id.0, pid, uid, "refused"),
             Doom::Fault(Fault(what)) => {
                 self.counters.add(Counter::Malformed);
@@ -73,9 +75,16 @@ impl Broker {
             network.client_gone(id, matches!(why, Doom::Gone));
         }
         self.forget_sockets(id, &client);
-        self.quotas.give_socket(uid);
         self.watch_idleness();
-        receive::close(uid, client.socket);
+        let closed = self.quotas.socket_closed(uid);
+        match why {
+            // It is needed still.
+            Doom::Successor => {
+                drop(client.socket);
+                closed();
+            }
+            _ => receive::close_connection(uid, client.socket, closed),
+        }
     }
 
     /// Ends an export: its name, and its links, whose importers are told why.

@@ -57,7 +57,7 @@ impl Broker {
         let credentials = match process::peer_credentials(&socket) {
             Ok(credentials) => credentials,
             Err(errno) => {
-                receive::close(u32::MAX, socket);
+                receive::close_connection(u32::MAX, socket, || ());
                 return Err(errno);
             }
         };
@@ -67,7 +67,7 @@ impl Broker {
         let (groups, pidfd) = match known {
             Ok(known) => known,
             Err(errno) => {
-                receive::close(uid, socket);
+                receive::close_connection(uid, socket, || ());
                 return Err(errno);
             }
         };
@@ -80,14 +80,13 @@ impl Broker {
         };
         if !self.quotas.take_socket(peer.uid) {
             tracing::warn!(pid = peer.pid, uid, "too many connections of one user");
-            receive::close(uid, socket);
+            receive::close_connection(uid, socket, || ());
             return Ok(());
         }
         let mut client = Client::new(socket, pidfd, peer, groups);
         self.await_hello(id, &mut client);
         if let Err(errno) = self.watch_client(id, &mut client) {
-            self.quotas.give_socket(uid);
-            receive::close(uid, client.socket);
+            receive::close_connection(uid, client.socket, self.quotas.socket_closed(uid));
             return Err(errno);
         }
         self.clients.insert(id, client);

@@ -124,6 +124,8 @@ impl Fault {
 pub(crate) enum Doom {
     /// It closed its socket, or died.
     Gone,
+    /// It takes over, by a copy of the socket.
+    Successor,
     /// It broke the protocol.
     Fault(Fault),
     /// It does not read.

@@ -298,7 +298,7 @@ impl Broker {
             return false;
         };
         // The successor's own connection is not part of what it takes.
-        self.doom(id, crate::broker::Doom::Gone);
+        self.doom(id, crate::broker::Doom::Successor);
         self.bury();
         self.leave_examinations();
         let taken = match self.try_hand_over(&socket) {
