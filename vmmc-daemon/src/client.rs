@@ -7,7 +7,6 @@ use crate::registry::WaitFor;
 use crate::timers::TimerKey;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -146,7 +145,7 @@ pub(crate) struct Client {
     pub(crate) peer: PeerInfo,
     pub(crate) groups: Vec<u32>,
     /// See [`Caller::started`].
-    started: OnceCell<Option<u64>>,
+    started: Option<u64>,
     pub(crate) stage: Stage,
     /// Where it ran when it last waited for an answer, by its own word.
     pub(crate) cpu: u32,
@@ -179,13 +178,19 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(socket: Fd, pidfd: Fd, peer: PeerInfo, groups: Vec<u32>) -> Client {
+    /// `started`: when its process did ([`Caller::started`]).
+    pub(crate) fn new(
+        (socket, pidfd): (Fd, Fd),
+        peer: PeerInfo,
+        groups: Vec<u32>,
+        started: Option<u64>,
+    ) -> Client {
         Client {
             socket,
             pidfd,
             peer,
             groups,
-            started: OnceCell::new(),
+            started,
             stage: Stage::Handshake,
             cpu: NO_CPU,
             exports: HashSet::new(),
@@ -208,14 +213,14 @@ impl Client {
 
     /// Who it is, for access lists.
     pub(crate) fn caller(&self) -> Caller<'_> {
-        Caller { peer: self.peer, groups: &self.groups, started: &self.started }
+        Caller { peer: self.peer, groups: &self.groups, started: self.started }
     }
 
     /// A process of another node that it, the network interface, speaks for. It is no process of
     /// this machine, and its groups are not known.
     pub(crate) fn caller_for(&self, remote: &RemoteCaller) -> Caller<'_> {
         let peer = PeerInfo { pid: 0, uid: remote.uid, gid: remote.gid, ..self.peer };
-        Caller { peer, groups: &[], started: &self.started }
+        Caller { peer, groups: &[], started: self.started }
     }
 
     /// The user whose share an import of its is counted in: its own, or the one that another node's process is here.

@@ -1,7 +1,6 @@
 //! Who may do what, and how much of it. Identity is always the kernel's word about the socket's peer.
 
 use crate::net::lock;
-use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use vmmc::control::message::{QuotaKind, Refusal};
@@ -216,9 +215,8 @@ pub(crate) struct Caller<'a> {
     pub(crate) peer: PeerInfo,
     /// Supplementary groups.
     pub(crate) groups: &'a [u32],
-    /// When its process started, looked up at the first entry that asks: a list of exports may
-    /// hold millions of those.
-    pub(crate) started: &'a OnceCell<Option<u64>>,
+    /// When its process started, as it was read while that lived.
+    pub(crate) started: Option<u64>,
 }
 
 /// The union of the rights of all entries that match the caller (V2, G7).
@@ -228,11 +226,8 @@ pub(crate) fn granted(entries: &[Entry], owner_uid: u32, caller: Caller<'_>) -> 
         Who::SameUser => caller.peer.uid == owner_uid,
         Who::User(uid) => caller.peer.uid == uid,
         Who::Group(gid) => caller.peer.gid == gid || caller.groups.contains(&gid),
-        // The caller is alive, or at worst a zombie that has just died, so its number is its own.
         Who::Process(pid) => {
-            pid == caller.peer.pid
-                && entry.started.is_some()
-                && entry.started == *caller.started.get_or_init(|| start_time(pid))
+            pid == caller.peer.pid && entry.started.is_some() && entry.started == caller.started
         }
     };
     entries
@@ -247,7 +242,7 @@ mod tests {
     use vmmc::id::ClientId;
 
     fn caller(uid: u32, gid: u32, pid: u32, groups: &[u32]) -> Caller<'_> {
-        let started = Box::leak(Box::default());
+        let started = start_time(pid);
         Caller { peer: PeerInfo { client: ClientId(1), pid, uid, gid }, groups, started }
     }
 

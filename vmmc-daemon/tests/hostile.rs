@@ -574,6 +574,31 @@ fn connections_of_a_user_whose_closes_wait_do_not_pile_up() {
     witness.assert_silent();
 }
 
+/// A process that has ended says nothing, and its number is another's soon: whoever has its connection has no use of it.
+#[test]
+fn a_connection_of_a_process_that_has_ended_is_hung_up_on() {
+    use std::os::unix::process::CommandExt;
+    let daemon = Daemon::start();
+    daemon.signal(rustix::process::Signal::STOP);
+    daemon.wait_stopped();
+    let socket = packet::socket().unwrap();
+    let address = rustix::net::SocketAddrUnix::new(&daemon.path).unwrap();
+    let copy = socket.try_clone().unwrap();
+    let mut command = std::process::Command::new("/bin/true");
+    // SAFETY: a system call only between fork and exec; no memory is allocated.
+    unsafe { command.pre_exec(move || Ok(rustix::net::connect(&copy, &address)?)) };
+    let mut child = command.spawn().unwrap();
+    eventually("it has ended, and is not forgotten", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('Z').then_some(())
+    });
+    daemon.signal(rustix::process::Signal::CONT);
+    let mut buffer = [0; 64];
+    let said = packet::receive(&socket, &mut buffer, rustix::net::RecvFlags::empty()).unwrap();
+    assert!(said.is_none(), "it is welcome");
+    child.wait().unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 

@@ -3,6 +3,7 @@
 use super::{Broker, Doom, EVENTS, Fault, HELLO_TIMEOUT, PACKETS, SHORTAGE_RETRY, Source};
 use crate::client::{Client, Stage};
 use crate::counters::Counter;
+use crate::policy::start_time;
 use crate::receive::{self, Fds, Received, receive};
 use crate::timers::Timer;
 use rustix::event::epoll;
@@ -62,9 +63,16 @@ impl Broker {
             }
         };
         let uid = credentials.uid;
-        let known = process::peer_groups(&socket)
-            .and_then(|groups| Ok((groups, process::peer_pidfd(&socket, credentials.pid)?)));
-        let (groups, pidfd) = match known {
+        let known = process::peer_groups(&socket).and_then(|groups| {
+            let pidfd = process::peer_pidfd(&socket, credentials.pid)?;
+            // Looked up before it is seen to live: its number was its own then.
+            let started = start_time(credentials.pid);
+            match process::has_ended(&pidfd) {
+                true => Err(Errno::SRCH),
+                false => Ok((groups, pidfd, started)),
+            }
+        });
+        let (groups, pidfd, started) = match known {
             Ok(known) => known,
             Err(errno) => {
                 receive::close_connection(uid, socket, || ());
@@ -83,7 +91,7 @@ impl Broker {
             receive::close_connection(uid, socket, || ());
             return Ok(());
         }
-        let mut client = Client::new(socket, pidfd, peer, groups);
+        let mut client = Client::new((socket, pidfd), peer, groups, started);
         self.await_hello(id, &mut client);
         if let Err(errno) = self.watch_client(id, &mut client) {
             receive::close_connection(uid, client.socket, self.quotas.socket_closed(uid));

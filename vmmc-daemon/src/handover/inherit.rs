@@ -11,7 +11,7 @@ use crate::doorbell::{Button, Doorbell, Kept, Shared};
 use crate::links::Link;
 use crate::listener::{Listener, OwnedName};
 use crate::pairing::{End, Pair, Waiting};
-use crate::policy::Entry;
+use crate::policy::{Entry, start_time};
 use crate::registry::{Export, WaitFor};
 use crate::timers::Timer;
 use std::collections::HashSet;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vmmc::control::message::{QuotaKind, Role};
 use vmmc::id::{ClientId, PeerInfo};
-use vmmc::sys::Fd;
+use vmmc::sys::{Fd, process};
 
 impl Broker {
     /// The broker that goes on where the predecessor stopped, which is told to leave.
@@ -88,7 +88,8 @@ impl Broker {
         let id = state.peer.client;
         let socket = fds.take(state.socket)?;
         let pidfd = fds.take(state.pidfd)?;
-        let mut client = Client::new(socket, pidfd, state.peer, state.groups);
+        let started = start_time(state.peer.pid).filter(|_| !process::has_ended(&pidfd));
+        let mut client = Client::new((socket, pidfd), state.peer, state.groups, started);
         client.stage = match state.stage {
             StageState::Handshake => Stage::Handshake,
             StageState::Hello => Stage::Hello,

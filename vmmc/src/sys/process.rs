@@ -1,6 +1,7 @@
 //! Who is at the other end of a socket, and does it live.
 
 use super::Fd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// Credentials of a Unix socket's peer at the time it connected (`SO_PEERCRED`).
@@ -78,7 +79,7 @@ pub fn peer_groups(socket: impl AsFd) -> rustix::io::Result<Vec<u32>> {
 
 /// A descriptor for the process at the other end of a Unix socket: readable when it has died.
 /// Asks the socket (`SO_PEERPIDFD`, Linux 6.5), which cannot be fooled by a reused process id,
-/// or opens `pid` on older kernels.
+/// or opens `pid` on kernels that do not know that.
 ///
 /// # Errors
 /// As getsockopt(2) and pidfd_open(2); `ESRCH` when the process is gone already.
@@ -87,12 +88,22 @@ pub fn peer_pidfd(socket: impl AsFd, pid: u32) -> rustix::io::Result<Fd> {
     match sockopt(socket, SO_PEERPIDFD, -1 as libc::c_int) {
         // SAFETY: the kernel made this descriptor for us; nobody else owns it.
         Ok(raw) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }.into()),
-        Err(rustix::io::Errno::SRCH) => Err(rustix::io::Errno::SRCH),
-        _ => {
+        // EINVAL: what older kernels say of a process that is gone. Its number may be another's by now.
+        Ok(_) | Err(rustix::io::Errno::INVAL) => Err(rustix::io::Errno::SRCH),
+        Err(errno) if errno != rustix::io::Errno::NOPROTOOPT => Err(errno),
+        Err(_) => {
             let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(rustix::io::Errno::SRCH)?;
             rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map(Fd::from)
         }
     }
+}
+
+/// Whether the process of such a descriptor has ended. Until then its number is its own.
+#[must_use]
+pub fn has_ended(pidfd: impl AsFd) -> bool {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut ended, Some(&at_once))) != Ok(0)
 }
 
 /// Processors of the machine that are on line. Not those that this thread may use: a process pinned
