@@ -10,6 +10,7 @@
 use crate::descriptors;
 use crate::helpers::Holder;
 use crate::receive::{self, Suspect};
+use crate::sayings::of_client;
 use std::fs::read_link;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -183,7 +184,9 @@ impl Button {
             }
             match doorbell::install(doorbell, button) {
                 Ok(()) => *place = Place::Inside,
-                Err(errno) => tracing::warn!(%errno, "a doorbell cannot be rung"),
+                Err(errno) => of_client(|untold| {
+                    tracing::warn!(%errno, untold, "a doorbell cannot be rung");
+                }),
             }
         });
         is_done

@@ -16,6 +16,7 @@
 //! | `client` | one connection: identity, queues, what it owns |
 //! | `requests` | what each request does |
 //! | `receive` | taking packets, and suspicious descriptors |
+//! | `sayings` | how much the log is told of clients that do wrong |
 //! | `helpers` | threads for what a user can make last |
 //! | [`descriptors`] | living within the limit of open files |
 //! | `registry` | exports, names, waiting imports |
@@ -77,6 +78,7 @@ mod receive;
 mod registry;
 mod requests;
 pub mod resume;
+mod sayings;
 mod snapshot;
 mod sock_diag;
 mod spare;

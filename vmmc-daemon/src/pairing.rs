@@ -27,6 +27,7 @@ use crate::failpoint::{Failpoint, hit};
 use crate::links::{read_u32, read_u64};
 use crate::net::carry::Attempt;
 use crate::receive::{Fds, Suspect};
+use crate::sayings::of_client;
 use crate::sock_diag::SockDiag;
 use crate::spare::Spare;
 use crate::tcp::{self, Endpoint, Examined};
@@ -550,7 +551,9 @@ impl Broker {
             }
             None => make_segment(&shape, ring_len)
                 .map_err(|errno| {
-                    tracing::warn!(%errno, "cannot make a connection's segment");
+                    of_client(|untold| {
+                        tracing::warn!(%errno, untold, "cannot make a connection's segment");
+                    });
                     NotPairedReason::Resources
                 })
                 .and_then(|segment| {

@@ -20,6 +20,7 @@ use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
 use crate::helpers::{Helpers, Holder, Work};
 use crate::receive::{self, Suspect};
+use crate::sayings::of_client;
 use crate::tcp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -179,11 +180,19 @@ impl Broker {
             let cookie = pump.cookie;
             match pump.run() {
                 Ok(sent) => tracing::debug!(cookie, sent, "gave a connection's bytes back"),
-                Err(why) => tracing::info!(cookie, why, "cannot give a connection's bytes back"),
+                Err(why) => of_client(|untold| {
+                    tracing::info!(cookie, why, untold, "cannot give a connection's bytes back");
+                }),
             }
         });
         if !started {
-            tracing::warn!(cookie = said, "no thread to give a connection's bytes back");
+            of_client(|untold| {
+                tracing::warn!(
+                    cookie = said,
+                    untold,
+                    "no thread to give a connection's bytes back"
+                );
+            });
             job.refuse();
         }
     }

@@ -574,6 +574,21 @@ fn connections_of_a_user_whose_closes_wait_do_not_pile_up() {
     witness.assert_silent();
 }
 
+/// Nor can a client fill the log.
+#[test]
+fn of_many_clients_that_say_nonsense_some_are_logged_and_all_counted() {
+    const MANY: u64 = 200;
+    let daemon = Daemon::start();
+    for _ in 0..MANY {
+        let socket = raw(&daemon.path);
+        say(&socket, b"GET / HTTP/1.1", &[]);
+        wait_for_end(&socket);
+    }
+    assert_eq!(daemon.counter("malformed"), MANY);
+    let logged = daemon.logged(&["WARN", "protocol broken"]);
+    assert!((20..100).contains(&logged), "{logged} lines");
+}
+
 /// A process that has ended says nothing, and its number is another's soon: whoever has its connection has no use of it.
 #[test]
 fn a_connection_of_a_process_that_has_ended_is_hung_up_on() {

@@ -3,6 +3,7 @@
 use super::{Broker, Doom, Fault};
 use crate::counters::Counter;
 use crate::receive;
+use crate::sayings::of_client;
 use rustix::event::epoll;
 use vmmc::control::message::{CloseReason, Event, QuotaKind, Role};
 use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo};
@@ -32,18 +33,39 @@ impl Broker {
             Doom::Gone | Doom::Successor => {
                 tracing::debug!(client = id.0, pid, uid, program, "gone")
             }
-            Doom::Refused => tracing::info!(client = id.0, pid, uid, "refused"),
+            Doom::Refused => of_client(|untold| {
+                tracing::info!(client = id.0, pid, uid, untold, "refused");
+            }),
             Doom::Fault(Fault(what)) => {
                 self.counters.add(Counter::Malformed);
-                tracing::warn!(client = id.0, pid, uid, program, what, "protocol broken; cut off");
+                of_client(|untold| {
+                    tracing::warn!(
+                        client = id.0,
+                        pid,
+                        uid,
+                        program,
+                        what,
+                        untold,
+                        "protocol broken; cut off"
+                    );
+                });
             }
             Doom::NotReading => {
                 self.counters.add(Counter::NotReading);
-                tracing::warn!(client = id.0, pid, uid, program, "does not read; cut off");
+                of_client(|untold| {
+                    tracing::warn!(
+                        client = id.0,
+                        pid,
+                        uid,
+                        program,
+                        untold,
+                        "does not read; cut off"
+                    );
+                });
             }
-            Doom::Unsendable(errno) => {
-                tracing::warn!(client = id.0, pid, uid, program, %errno, "cannot be served; cut off");
-            }
+            Doom::Unsendable(errno) => of_client(|untold| {
+                tracing::warn!(client = id.0, pid, uid, program, %errno, untold, "cannot be served; cut off");
+            }),
         }
         // Closing the descriptors would do, unless somebody else holds a copy.
         let _ = epoll::delete(&self.epoll, &client.socket);

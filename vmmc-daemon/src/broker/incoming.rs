@@ -5,6 +5,7 @@ use crate::client::{Client, Stage};
 use crate::counters::Counter;
 use crate::policy::start_time;
 use crate::receive::{self, Fds, Received, receive};
+use crate::sayings::of_client;
 use crate::timers::Timer;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -32,7 +33,9 @@ impl Broker {
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
                     // Level-triggered: without a pause the loop would spin.
-                    tracing::warn!(%errno, "cannot accept; trying again soon");
+                    of_client(|untold| {
+                        tracing::warn!(%errno, untold, "cannot accept; trying again soon");
+                    });
                     self.counters.add(Counter::DescriptorShortages);
                     self.set_accepting(false);
                     self.timers.add(Instant::now() + SHORTAGE_RETRY, Timer::Accept);
@@ -87,7 +90,9 @@ impl Broker {
             gid: credentials.gid,
         };
         if !self.quotas.take_socket(peer.uid) {
-            tracing::warn!(pid = peer.pid, uid, "too many connections of one user");
+            of_client(|untold| {
+                tracing::warn!(pid = peer.pid, uid, untold, "too many connections of one user");
+            });
             receive::close_connection(uid, socket, || ());
             return Ok(());
         }
@@ -172,7 +177,12 @@ impl Broker {
                 };
             if fds.cut_short() {
                 self.counters.add(Counter::DescriptorShortages);
-                tracing::warn!("out of descriptors; raise LimitNOFILE (ulimit -n) of vmmcd");
+                of_client(|untold| {
+                    tracing::warn!(
+                        untold,
+                        "out of descriptors; raise LimitNOFILE (ulimit -n) of vmmcd"
+                    );
+                });
             }
             let packet = buffer.get(..len).unwrap_or_default();
             let answered = match self.handle_packet(id, packet, &mut fds) {

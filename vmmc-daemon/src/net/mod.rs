@@ -35,7 +35,6 @@ pub(crate) mod mailbox;
 mod offers;
 mod owner;
 pub(crate) mod places;
-mod sayings;
 pub mod secure;
 mod serve;
 mod strangers;

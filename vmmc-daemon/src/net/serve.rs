@@ -8,11 +8,11 @@ use super::lifelines::Lifelines;
 use super::offers::{Offer, Offers, Watch};
 use super::owner;
 use super::places::Places;
-use super::sayings::Sayings;
 use super::secure::{PATIENCE, Secure, SecureError};
 use super::strangers::{Most, Stranger, Strangers, neighbourhood};
 use super::survey;
 use crate::requests::random_bytes;
+use crate::sayings::Sayings;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -97,6 +97,11 @@ fn after(secure: &mut Secure) -> Result<Option<Opening>, SecureError> {
     }
 }
 
+/// A connection from there was refused, for this reason.
+fn say_refused(sayings: &Sayings, from: SocketAddr, why: &str) {
+    sayings.say(|untold| tracing::warn!(%from, why, untold, "refused another node's connection"));
+}
+
 impl Server {
     pub(super) fn new(
         cluster: Arc<Cluster>,
@@ -139,18 +144,18 @@ impl Server {
                 }
             };
             if open.load(Ordering::Acquire) >= MAX {
-                sayings.refused(from, "too many connections of other nodes at once");
+                say_refused(&sayings, from, "too many connections of other nodes at once");
                 continue;
             }
             let stranger = match strangers.come(&stream, from.ip(), self.is_named(from.ip())) {
                 Ok((stranger, None)) => stranger,
                 Ok((stranger, Some(ended))) => {
                     let why = format!("one from {ended} made room for it: too many prove nothing");
-                    sayings.refused(from, &why);
+                    say_refused(&sayings, from, &why);
                     stranger
                 }
                 Err(error) => {
-                    sayings.refused(from, &format!("no descriptor ({error})"));
+                    say_refused(&sayings, from, &format!("no descriptor ({error})"));
                     continue;
                 }
             };
@@ -158,11 +163,11 @@ impl Server {
             let by_thread = sayings.clone();
             let thread = spawn_quiet("net-serve", move || {
                 if let Err(why) = server.serve((stream, from), stranger, &counted) {
-                    by_thread.refused(from, &why);
+                    say_refused(&by_thread, from, &why);
                 }
             });
             if let Err(errno) = thread {
-                sayings.refused(from, &format!("no thread ({errno})"));
+                say_refused(&sayings, from, &format!("no thread ({errno})"));
             }
         }
     }

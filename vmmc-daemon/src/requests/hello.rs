@@ -6,6 +6,7 @@ use crate::client::{Introduced, Stage};
 use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
 use crate::receive::Fds;
+use crate::sayings::of_client;
 use vmmc::control::message::{Event, Hello, QuotaKind, Refusal, Role, Welcome};
 use vmmc::id::{ClientId, RequestId, Token};
 
@@ -24,7 +25,9 @@ impl Broker {
                 id
             }
             Err(refusal) => {
-                tracing::info!(client = id.0, %refusal, "refused at hello");
+                of_client(|untold| {
+                    tracing::info!(client = id.0, %refusal, untold, "refused at hello");
+                });
                 // Surplus descriptors are no fault of their own here.
                 fds.discard();
                 self.refuse(id, RequestId(0), refusal);

@@ -1,8 +1,7 @@
-//! What the log is told of connections that were refused: anybody can make any number, so of many some are told one by one, and
-//! the others counted.
+//! What the log is told of clients, and other nodes, that do wrong or are refused: anybody can make any number of such lines, so of
+//! many some are told one by one, and the others counted.
 
-use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Lines in a [`TIME`].
@@ -11,7 +10,7 @@ const TIME: Duration = Duration::from_secs(20);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Sayings(Mutex<Said>);
+pub(crate) struct Sayings(Mutex<Said>);
 
 #[derive(Debug)]
 struct Said {
@@ -22,18 +21,23 @@ struct Said {
 }
 
 impl Sayings {
-    pub(super) fn new() -> Sayings {
+    pub(crate) fn new() -> Sayings {
         Sayings(Mutex::new(Said { since: Instant::now(), lines: 0, untold: 0 }))
     }
 
-    /// A connection from there was refused, for this reason.
-    pub(super) fn refused(&self, from: SocketAddr, why: &str) {
+    /// One more line, which `tell` writes if it is told, with how many were not before, if any.
+    pub(crate) fn say(&self, tell: impl FnOnce(Option<u64>)) {
         let untold = self.0.lock().unwrap_or_else(PoisonError::into_inner).one_more(Instant::now());
         if let Some(untold) = untold {
-            let untold = (untold > 0).then_some(untold);
-            tracing::warn!(%from, why, untold, "refused another node's connection");
+            tell((untold > 0).then_some(untold));
         }
     }
+}
+
+/// One more line that a client of this machine causes.
+pub(crate) fn of_client(tell: impl FnOnce(Option<u64>)) {
+    static ALL: OnceLock<Sayings> = OnceLock::new();
+    ALL.get_or_init(Sayings::new).say(tell);
 }
 
 impl Said {
