@@ -152,13 +152,31 @@ impl Broker {
                 tracing::debug!(local = %endpoint.local, remote = %endpoint.remote, "carried");
                 self.give_carried(cookie, client, carried);
             }
-            Err(reason) => {
-                self.forget_carried(cookie);
-                if let Some(client) = self.clients.get_mut(&client) {
-                    client.sockets.remove(&cookie);
-                }
-                self.not_paired(client, cookie, Some(endpoint), reason);
-            }
+            Err(reason) => self.stays_plain(cookie, client, endpoint, reason),
+        }
+    }
+
+    /// One that was to be opened is not.
+    fn stays_plain(
+        &mut self,
+        cookie: u64,
+        client: ClientId,
+        endpoint: Endpoint,
+        reason: NotPairedReason,
+    ) {
+        self.forget_carried(cookie);
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.sockets.remove(&cookie);
+        }
+        self.not_paired(client, cookie, Some(endpoint), reason);
+    }
+
+    /// Before this daemon ends: nobody would answer those that are still being opened.
+    pub(crate) fn leave_opening(&mut self) {
+        let opening = self.pairing.carried.iter().filter(|(_, end)| end.segment.is_none());
+        let opening = opening.map(|(&cookie, end)| (cookie, end.client, end.endpoint));
+        for (cookie, client, endpoint) in opening.collect::<Vec<_>>() {
+            self.stays_plain(cookie, client, endpoint, NotPairedReason::Resources);
         }
     }
 

@@ -6,7 +6,7 @@ mod cluster;
 mod common;
 
 use cluster::{KEY, Place, address_of, node_in, node_with, pair_in, pair_with};
-use common::{Client, as_user, cookie, eventually, is_root, same_file};
+use common::{Client, Daemon, as_user, cookie, eventually, is_root, same_file};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -146,6 +146,26 @@ fn the_ends_get_a_segment_each_and_what_one_puts_in_comes_out_of_the_other() {
         }
     }
     assert_eq!((a.daemon.counter("carried"), b.daemon.counter("carried")), (2, 2));
+}
+
+/// An end that is still being opened when its daemon hands over is answered: the successor knows nothing of it.
+#[test]
+fn an_end_that_is_being_opened_stays_plain_when_its_daemon_is_replaced() {
+    let (a, mut b) = pair_in(ON, PATIENT);
+    let (client, server) = connection(ip(&b), ip(&a));
+    let end = End::offer(&b, client);
+    eventually("it waits for the other end", || {
+        let snapshot = b.daemon.snapshot();
+        let of = cookie(&end.socket);
+        snapshot.connections.iter().find(|it| it.cookie == of).map(|it| it.state)
+    });
+    let file = b.file();
+    let arguments = ["--replace", "--cluster", file.to_str().unwrap()];
+    let successor = Daemon::start_in(b.daemon.dir.clone(), &arguments, &[]);
+    let mut old = std::mem::replace(&mut b.daemon, successor);
+    assert_eq!(end.refused(), NotPairedReason::Resources);
+    talk_by_tcp(&end.socket, &server);
+    assert!(old.wait().success());
 }
 
 #[test]

@@ -422,6 +422,7 @@ impl Broker {
 
     fn end(mut self, ending: Ending) -> Ending {
         tracing::info!(?ending, clients = self.clients.len(), "ending");
+        self.leave_opening();
         self.leave_carried();
         self.leave_crossings();
         self.leave_examinations();

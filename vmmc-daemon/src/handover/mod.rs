@@ -301,6 +301,7 @@ impl Broker {
         self.doom(id, crate::broker::Doom::Successor);
         self.bury();
         self.leave_examinations();
+        self.leave_opening();
         let taken = match self.try_hand_over(&socket) {
             Ok(()) => true,
             Err(errno) => {
