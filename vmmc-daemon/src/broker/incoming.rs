@@ -139,6 +139,10 @@ impl Broker {
         let _ = epoll::modify(&self.epoll, &client.socket, Source::Socket(to).token(), read);
         let _ = epoll::modify(&self.epoll, &client.pidfd, Source::Process(to).token(), read);
         client.watched = (true, false);
+        if client.retry_due {
+            // The one that is due has the old number.
+            self.timers.add(Instant::now() + SHORTAGE_RETRY, Timer::Flush(to));
+        }
         self.clients.insert(to, client);
         self.watch_output(to);
         true
