@@ -3,7 +3,10 @@
 //! The loop waits for nobody, so helpers do such work. Some of it a hostile user can hold up for as long as he likes, and
 //! then it is his own that waits: of each user [`EACH`] pieces at most are under way, his others wait in a queue of his, and those who have
 //! something that may begin take turns. Work between two users counts for the two together, so neither can hold up what
-//! the other has with a third, as long as fewer than [`MAX`] / [`EACH`] such holders are held up.
+//! the other has with a third.
+//!
+//! The more helpers are at work, the fewer one holder may have ([`State::share`]): each can have one as long as fewer than some forty
+//! holders are held up, and not [`MAX`] / [`EACH`] only. (Uids of one person, such as those of a range in subuid(5), count as so many users.)
 
 use crate::placement;
 use std::collections::{HashMap, VecDeque};
@@ -53,9 +56,21 @@ struct State {
     ready: usize,
     helpers: usize,
     idle: usize,
+    /// Pieces under way.
+    running: usize,
 }
 
 impl State {
+    /// How many pieces of one holder may be under way now.
+    fn share(&self) -> usize {
+        (MAX.saturating_sub(self.running) / 8).clamp(1, EACH)
+    }
+
+    /// Whether one more helper has something to do, perhaps.
+    fn has_more(&self) -> bool {
+        self.ready > 0 && self.idle > 0
+    }
+
     /// Changes a lane, and keeps what follows from it right.
     fn change<T>(&mut self, holder: Holder, change: impl FnOnce(&mut Lane) -> T) -> T {
         let lane = self.lanes.entry(holder).or_default();
@@ -77,12 +92,18 @@ impl State {
     }
 
     fn begin(&mut self) -> Option<(Holder, Work)> {
-        let holder = self.turns.pop_front()?;
+        let share = self.share();
+        let may_begin =
+            |holder: &Holder| self.lanes.get(holder).is_some_and(|lane| lane.running < share);
+        // Who has his share already keeps his turn.
+        let turn = self.turns.iter().position(may_begin)?;
+        let holder = self.turns.remove(turn)?;
         let (work, more) = self.change(holder, |lane| {
             let work = lane.waiting.pop_front();
             lane.running += usize::from(work.is_some());
             (work, lane.ready() > 0)
         });
+        self.running += usize::from(work.is_some());
         if more {
             // It has had its turn, and comes last.
             self.turns.push_back(holder);
@@ -92,6 +113,7 @@ impl State {
 
     fn end(&mut self, holder: Holder) {
         self.change(holder, |lane| lane.running -= 1);
+        self.running -= 1;
     }
 }
 
@@ -168,10 +190,16 @@ impl Helpers {
         let mut state = self.state();
         loop {
             if let Some((holder, work)) = state.begin() {
+                if state.has_more() {
+                    self.more.notify_one();
+                }
                 drop(state);
                 work();
                 state = self.state();
                 state.end(holder);
+                if state.has_more() {
+                    self.more.notify_one();
+                }
                 continue;
             }
             state.idle += 1;
@@ -201,6 +229,14 @@ mod tests {
 
     /// Work that says its number, and then is held up until it is let go.
     fn held(helpers: &'static Helpers, count: usize) -> (Receiver<usize>, Vec<Sender<()>>) {
+        held_by(helpers, GREEDY, count)
+    }
+
+    fn held_by(
+        helpers: &'static Helpers,
+        holder: Holder,
+        count: usize,
+    ) -> (Receiver<usize>, Vec<Sender<()>>) {
         let (say, said) = channel();
         let holds = (0..count).map(|number| {
             let (go, wait) = channel::<()>();
@@ -209,11 +245,30 @@ mod tests {
                 say.send(number).unwrap();
                 let _ = wait.recv();
             };
-            helpers.leave(GREEDY, Box::new(work));
+            helpers.leave(holder, Box::new(work));
             go
         });
         let holds = holds.collect();
         (said, holds)
+    }
+
+    #[test]
+    fn the_helpers_are_not_all_taken_by_a_few_users_that_hold_up_their_work() {
+        let helpers = helpers();
+        let users = 100..100 + (MAX / EACH) as u32;
+        let held: Vec<_> = users.map(|uid| held_by(helpers, (uid, uid), EACH)).collect();
+        // Of each something has begun.
+        assert!(held.iter().all(|(begun, _)| begun.recv().is_ok()));
+        let (say, done) = channel();
+        helpers.leave(HONEST, Box::new(move || say.send(()).unwrap()));
+        let long = Duration::from_secs(60);
+        assert_eq!(done.recv_timeout(long), Ok(()), "there is no helper for it");
+        // And all the work is done when it is let go.
+        let (begun, holds): (Vec<_>, Vec<_>) = held.into_iter().unzip();
+        drop(holds);
+        for begun in begun {
+            assert_eq!(begun.iter().count(), EACH - 1);
+        }
     }
 
     #[test]
