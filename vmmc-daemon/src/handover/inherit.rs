@@ -14,7 +14,7 @@ use crate::pairing::{End, Pair, Waiting};
 use crate::policy::{Entry, start_time};
 use crate::registry::{Export, WaitFor};
 use crate::timers::Timer;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Broker {
         stop: Option<Fd>,
     ) -> Result<Broker, TakeOverError> {
         let (state, fds, taken) = inherited.into_parts();
-        let mut fds = Fds(fds);
+        let mut fds = Fds { all: fds, buttons: HashMap::new() };
         let name = match state.listener.name {
             None => None,
             Some((path, lock)) => {
@@ -74,8 +74,17 @@ impl Broker {
         if let Some(taken) = taken {
             taken.confirm()?;
         }
-        // An epoll descriptor knows a button by its number in whoever has put it in.
-        broker.kept_buttons().for_each(|kept| drop(kept.button().install()));
+        // An epoll descriptor knows a button by its number in whoever has put it in. Not those of which the doorbell's owner has yet
+        // to be told: they are put in when that is sent.
+        let queued = broker.clients.values().flat_map(|client| &client.queue);
+        let unheard = queued.flat_map(|message| &message.fds).filter_map(|fd| match fd {
+            OutFd::Install(button) => Some(Arc::as_ptr(button.shared())),
+            _ => None,
+        });
+        let unheard = unheard.collect::<HashSet<_>>();
+        let kept = broker.kept_buttons().map(Kept::button);
+        kept.filter(|button| !unheard.contains(&Arc::as_ptr(button.shared())))
+            .for_each(|button| drop(button.install()));
         Ok(broker)
     }
 
@@ -294,11 +303,15 @@ impl Broker {
 }
 
 /// The list of descriptors as it came.
-struct Fds(Vec<Option<Arc<Fd>>>);
+struct Fds {
+    all: Vec<Option<Arc<Fd>>>,
+    /// Of one descriptor there is one button, which knows whether it is in its doorbell.
+    buttons: HashMap<Slot, Button>,
+}
 
 impl Fds {
     fn get(&self, slot: Slot) -> Result<Arc<Fd>, TakeOverError> {
-        self.0
+        self.all
             .get(slot as usize)
             .and_then(Clone::clone)
             .ok_or_else(|| TakeOverError::BadState(format!("descriptor {slot} is missing")))
@@ -313,19 +326,24 @@ impl Fds {
         Ok(Doorbell::inherit(self.get(slot)?, owner))
     }
 
-    fn button(&self, state: ButtonState) -> Result<Button, TakeOverError> {
+    fn button(&mut self, state: ButtonState) -> Result<Button, TakeOverError> {
+        if let Some(known) = self.buttons.get(&state.button) {
+            return Ok(known.clone());
+        }
         let doorbell = self.doorbell(state.doorbell, state.owner)?;
-        Ok(Button::inherit(self.get(state.button)?, doorbell, state.ringer))
+        let button = Button::inherit(self.get(state.button)?, doorbell, state.ringer);
+        self.buttons.insert(state.button, button.clone());
+        Ok(button)
     }
 
     /// A button that another user has as well.
-    fn kept(&self, state: ButtonState) -> Result<Option<Kept>, TakeOverError> {
+    fn kept(&mut self, state: ButtonState) -> Result<Option<Kept>, TakeOverError> {
         Ok(self.button(state)?.kept())
     }
 
     /// One that is used once only.
     fn take(&mut self, slot: Slot) -> Result<Fd, TakeOverError> {
-        self.0
+        self.all
             .get_mut(slot as usize)
             .and_then(Option::take)
             .and_then(Arc::into_inner)
