@@ -574,6 +574,32 @@ fn connections_of_a_user_whose_closes_wait_do_not_pile_up() {
     witness.assert_silent();
 }
 
+/// Much memory takes the kernel long to give back: a thread apart does that when the daemon has the last of it.
+#[test]
+fn much_memory_of_a_client_that_is_gone_is_given_back_by_another_thread() {
+    let daemon = Daemon::start();
+    let mut witness = Client::connect(&daemon.path);
+    let has_freer = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten();
+        let mut names = tasks.map(|it| std::fs::read_to_string(it.path().join("comm")));
+        names.any(|name| name.is_ok_and(|name| name == "freer\n"))
+    };
+    for mib in [1, 32] {
+        let mut exporter = Client::connect(&daemon.path);
+        let memory = memory(mib << 20);
+        exporter.try_export(Export::of("much", &memory)).unwrap();
+        drop(memory);
+        assert_eq!(daemon.snapshot().exports.len(), 1);
+        drop(exporter);
+        eventually("it is gone", || daemon.snapshot().exports.is_empty().then_some(()));
+        match mib {
+            1 => assert!(!has_freer()),
+            _ => eventually("a thread does it", || has_freer().then_some(())),
+        }
+    }
+    witness.assert_silent();
+}
+
 /// Nor can a client fill the log.
 #[test]
 fn of_many_clients_that_say_nonsense_some_are_logged_and_all_counted() {

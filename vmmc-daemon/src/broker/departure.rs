@@ -121,6 +121,7 @@ impl Broker {
         }
         self.quotas.give(uid, QuotaKind::Exports, 1);
         self.quotas.give(uid, QuotaKind::Bytes, export.len);
+        receive::close_last(uid, export.memory);
     }
 
     /// Ends a link, and tells the exporter (`true`) or the importer (`false`).

@@ -7,10 +7,14 @@ use std::time::{Duration, Instant};
 /// How often a daemon that would end looks whether connections that it carries, or keeps for processes that say nothing, have.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Pairs without processes that are looked at in one round: the kernel is asked for both ends of each.
+const LINGERED: usize = 64;
+
 impl Broker {
     pub(super) fn handle_timers(&mut self) {
         let now = Instant::now();
         self.placement.leave_if_due(now);
+        let mut lingered = 0;
         while let Some((due, timer)) = self.timers.pop(now) {
             match timer {
                 Timer::Nascent(id) => {
@@ -23,7 +27,14 @@ impl Broker {
                 Timer::Pairing(cookie) => {
                     self.pairing_timed_out(cookie, now.saturating_duration_since(due))
                 }
-                Timer::PairLinger(pair) => self.pair_lingered(pair),
+                Timer::PairLinger(pair) => {
+                    self.pair_lingered(pair);
+                    lingered += 1;
+                    if lingered == LINGERED {
+                        // The rest is due still.
+                        break;
+                    }
+                }
                 Timer::Flush(id) => {
                     if let Some(client) = self.clients.get_mut(&id) {
                         client.retry_due = false;

@@ -5,7 +5,7 @@ use crate::broker::Broker;
 use crate::counters::Counter;
 use crate::failpoint::{Failpoint, hit};
 use crate::policy::Entry;
-use crate::receive::Suspect;
+use crate::receive::{self, Suspect};
 use crate::registry::Export;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -46,11 +46,11 @@ impl Broker {
         if let Some(other) = self.registry.find(&name, Some(peer.pid)) {
             let owner = self.registry.exports.get(&other).map(|export| export.owner);
             let pid = owner.and_then(|owner| self.caller(owner)).map_or(0, |it| it.peer.pid);
+            receive::close(peer.uid, memory);
             return Err(Refusal::NameTaken { name, pid });
         }
-        self.quotas.take(peer.uid, QuotaKind::Exports, 1)?;
-        if let Err(refusal) = self.quotas.take(peer.uid, QuotaKind::Bytes, len) {
-            self.quotas.give(peer.uid, QuotaKind::Exports, 1);
+        if let Err(refusal) = self.take_export(peer.uid, len) {
+            receive::close(peer.uid, memory);
             return Err(refusal);
         }
         let old =
@@ -77,6 +77,14 @@ impl Broker {
         }
         hit(Failpoint::ExportRegistered);
         Ok(number)
+    }
+
+    /// Takes of the quotas what an export is.
+    fn take_export(&mut self, uid: u32, len: u64) -> Result<(), Refusal> {
+        self.quotas.take(uid, QuotaKind::Exports, 1)?;
+        self.quotas
+            .take(uid, QuotaKind::Bytes, len)
+            .inspect_err(|_| self.quotas.give(uid, QuotaKind::Exports, 1))
     }
 
     /// Answers an export that has just been made, then serves those who waited for it.
