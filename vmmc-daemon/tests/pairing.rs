@@ -602,6 +602,54 @@ fn bound_connect(from: u16, to: u16) -> TcpStream {
     socket.into()
 }
 
+/// An end is rung by the other one, another user's, once it has been told of the pair, and not before: also by a successor.
+#[test]
+fn an_end_that_has_not_been_told_of_its_pair_is_not_rung_after_a_takeover() {
+    use rustix::fs::{Mode, chmod};
+    use std::time::Instant;
+    const OTHER: u32 = 61_011;
+    /// More messages than a socket takes, and fewer than end a client's turns.
+    const UNREAD: u64 = 700;
+    if !is_root() {
+        eprintln!("not run: acting as several users needs root");
+        return;
+    }
+    let mut daemon = Daemon::start_with(&[], WAITS);
+    chmod(daemon.dir.path(), Mode::from_raw_mode(0o755)).unwrap();
+    chmod(&daemon.path, Mode::from_raw_mode(0o666)).unwrap();
+    let deaf = sockets_client(&daemon);
+    let other = as_user(OTHER, OTHER, &[], || sockets_client(&daemon));
+    for cookie in 0..UNREAD {
+        deaf.send(&Request::AttachSocket { cookie }, &[]);
+    }
+    let shape = StreamShape { bells: true, ..SHAPE };
+    let (a, b) = connection("127.0.0.1:0");
+    let bells = [(); 2].map(|()| vmmc::sys::doorbell::Doorbell::new().unwrap());
+    for ((client, bell), socket) in [&deaf, &other].into_iter().zip(&bells).zip([&a, &b]) {
+        let request = Request::RegisterSocket { cookie: cookie(socket), shape };
+        client.send(&request, &[socket.as_fd(), bell.fd().as_fd()]);
+    }
+    paired(&other, &b);
+    // Put in with a ring, as that one has been told.
+    let soon = || Some(Instant::now() + WATCHDOG);
+    assert!(bells[1].wait(soon()).unwrap());
+    bells[1].drain();
+    let new = Daemon::start_in(daemon.dir.clone(), &["--replace"], WAITS);
+    daemon.wait();
+    new.snapshot();
+    assert!(!readable(bells[0].fd()), "it is rung, and knows of no pair");
+    for _ in 0..UNREAD {
+        not_paired_any(&deaf);
+    }
+    let mut incoming = deaf.receive();
+    assert!(matches!(incoming.event, Event::Paired { .. }), "{:?}", incoming.event);
+    assert!(bells[0].wait(soon()).unwrap());
+    // The successor has put the other's in again, under another number.
+    drop(incoming.fds.take().expect("the segment"));
+    vmmc::sys::doorbell::ring(incoming.fds.take().expect("the other end's doorbell"));
+    assert!(bells[1].wait(soon()).unwrap());
+}
+
 #[test]
 fn with_bells_each_end_gets_the_others_doorbell() {
     let daemon = Daemon::start_with(&[], WAITS);
