@@ -119,8 +119,9 @@ fn finish_locked(link: &Link, fd: i32) {
             stream::source::leave_nothing(link, fd);
         }
     }
-    // What is still the ring's is lost to others.
-    let goes_on = family::is_left_to_others(side)
+    // A daemon would end it in their place. What is still the ring's is lost to others.
+    let goes_on = carrier::has(side)
+        && family::is_left_to_others(side)
         && side.rx_state.load(Ordering::Relaxed) != rx::RING
         && side.tx_state.load(Ordering::Relaxed) != tx::RING;
     if last && !goes_on {

@@ -20,6 +20,7 @@ use crate::stream::wait::shares_cpu;
 use crate::stream::{bells, demote, full, second_look};
 use crate::{raw, real};
 use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, sigset_t};
+use std::cell::Cell;
 use vmmc::sync::Ordering;
 
 /// Events that mean "there is something to receive".
@@ -92,6 +93,8 @@ struct Item {
     using: Using,
     fd: i32,
     index: usize,
+    /// The sleep is for room, too.
+    for_room: Cell<bool>,
 }
 
 impl Item {
@@ -125,7 +128,12 @@ pub(crate) unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const
             {
                 early.push(waits);
             } else if let Some(link) = sock.enter(entry.fd) {
-                items.push(Item { using: Using(link), fd: entry.fd, index });
+                items.push(Item {
+                    using: Using(link),
+                    fd: entry.fd,
+                    index,
+                    for_room: Cell::new(false),
+                });
             }
         }
         let started = if early.as_slice().is_empty() { 0 } else { raw::now_ns() };
@@ -149,8 +157,7 @@ fn is_full(item: &Item, events: i16) -> bool {
 
 /// Whether the kernel may have to tell of an end or an error.
 fn may_have_ended(item: &Item) -> bool {
-    item.link().sock.ended.load(Ordering::Relaxed) != 0
-        || item.link().side.shut.load(Ordering::Relaxed) != 0
+    item.link().sock.is_ended() || item.link().side.shut.load(Ordering::Relaxed) != 0
 }
 
 /// Whether the rings alone give an event for the item.
@@ -321,6 +328,8 @@ impl Asleep<'_> {
                 item.link().arm_data();
             }
             if for_room {
+                item.for_room.set(true);
+                bells::sleeps_for_room(item.link());
                 item.link().arm_space();
             }
             quiet &= !ring_ready(item, events) && !demote::is_urgent(item.link());
@@ -333,6 +342,9 @@ impl Drop for Asleep<'_> {
     fn drop(&mut self) {
         for item in self.0 {
             item.link().wakes(item.fd);
+            if item.for_room.take() {
+                bells::has_slept_for_room(item.link());
+            }
         }
     }
 }
@@ -352,7 +364,7 @@ fn correct(fds: &mut [pollfd], asked: &[pollfd], items: &[Item], rings_only: boo
         }
         let mut events = item.link().without_reset(entry.revents as u32) as i16;
         if entry.revents & ENDS != 0 {
-            item.link().sock.ended.store(1, Ordering::Relaxed);
+            item.link().sock.has_ended();
         }
         if events & IN != 0 && readiness(item.link(), item.fd) == Readiness::NotReady {
             events &= !IN;

@@ -104,8 +104,8 @@ pub(crate) struct Sock {
     /// The program's `TCP_NODELAY`, `TCP_CORK` and `TCP_INQ`, as bits of [`shadow`]; the kernel's first two are always
     /// on and off, for the doorbells.
     pub(crate) shadow: AtomicU32,
-    /// A poll has met an end or an error: the kernel has a say in every poll from now on.
-    pub(crate) ended: AtomicU32,
+    /// [`ENDED`], and below it threads asleep in a poll or a set until its ring has room ([`crate::stream::bells::sleeps_for_room`]).
+    polled: AtomicU32,
     /// Threads that may be asleep in a call on it.
     pub(crate) parked: AtomicU32,
     /// Number plus one under which it is kept for them after its close ([`crate::parked`]).
@@ -119,6 +119,9 @@ pub(crate) struct Sock {
     /// Who else has it, if it was forked before the upgrade; null: nobody.
     family: AtomicPtr<Side>,
 }
+
+/// Bit of [`Sock::polled`].
+const ENDED: u32 = 1 << 31;
 
 const _: () = assert!(size_of::<Sock>() == 128, "a connection's private part is one pair of lines");
 
@@ -179,7 +182,7 @@ impl Sock {
             &sock.epoll_refs,
             &sock.cold,
             &sock.shadow,
-            &sock.ended,
+            &sock.polled,
             &sock.parked,
             &sock.kept,
             &sock.peer,
@@ -410,6 +413,31 @@ impl Sock {
         candidates.contains(&self.state.load(Ordering::Relaxed))
     }
 
+    /// A poll has met an end or an error: the kernel has a say in every poll from now on.
+    pub(crate) fn has_ended(&self) {
+        self.polled.fetch_or(ENDED, Ordering::Relaxed);
+    }
+
+    /// Whether one has.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.polled.load(Ordering::Relaxed) & ENDED != 0
+    }
+
+    /// A thread is about to sleep in a poll or a set until there is room.
+    pub(crate) fn sleeps_for_room(&self) {
+        self.polled.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It has woken.
+    pub(crate) fn has_slept_for_room(&self) {
+        self.polled.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many threads do.
+    pub(crate) fn room_sleepers(&self) -> u32 {
+        self.polled.load(Ordering::SeqCst) & !ENDED
+    }
+
     /// The table entry of `fd` is this socket.
     pub(crate) fn is_at(&self, fd: i32) -> bool {
         fd_table::holds(fd, self, Ordering::Acquire)
@@ -447,6 +475,7 @@ impl Sock {
         self.plain_rx.store(0, Ordering::Relaxed);
         self.plain_tx.store(0, Ordering::Relaxed);
         self.parked.store(0, Ordering::Relaxed);
+        self.polled.fetch_and(ENDED, Ordering::Relaxed);
         self.watch.fetch_and(WATCHED, Ordering::Relaxed);
     }
 

@@ -10,7 +10,7 @@ use vmmc::sync::Ordering;
 use vmmc::word::Word;
 
 /// Hot members of a set, unless more have something to tell at the same time.
-const HOT: usize = 64;
+pub(super) const HOT: usize = 64;
 /// Waits without an event after which a member is cold.
 const IDLE_WAITS: u32 = 4096;
 

@@ -1,12 +1,13 @@
 //! Waiting for events: rings first, then the kernel.
 
 use super::departed::waiter_leaves;
-use super::hot::{Hot, HotList};
+use super::hot::{HOT, Hot, HotList};
 use super::kernel::{FEW, ask_kernel, mask_full};
 use super::nested::{inner_await_room, inner_events};
 use super::{EDGE, EpollSet, IN, Members, ONCE, calm, set};
 use crate::counters::{self, Counter};
 use crate::fd_table::{self, Known};
+use crate::few::Few;
 use crate::poll::RoomSlices;
 use crate::stream::give_way::Gave;
 use crate::stream::spin::{spin, within};
@@ -57,12 +58,19 @@ impl Drop for Waiter {
 }
 
 /// Asleep for all members that are looked at, as long as it lives, also when the thread is cancelled.
-struct Asleep<'a>(&'a HotList);
+struct Asleep<'a> {
+    hot: &'a HotList,
+    /// Of the first ones, for which it counts by now: whether it is for room, too.
+    for_room: Few<bool, { HOT + 1 }>,
+}
 
 impl Drop for Asleep<'_> {
     fn drop(&mut self) {
-        for item in self.0.iter() {
+        for (item, &for_room) in self.hot.iter().zip(self.for_room.as_slice()) {
             item.link.wakes(item.number);
+            if for_room {
+                bells::has_slept_for_room(&item.link);
+            }
             // The others' must be thrown away before they can sleep again.
             if item.events & EDGE != 0 || item.events & IN == 0 {
                 bells::drain_many(&item.link, item.number);
@@ -288,16 +296,18 @@ unsafe fn one_wait(
         set.asleep_at.store(epfd as u32 + 1, Ordering::SeqCst);
     }
     let sleep = if hot.len() > 1 { sleeps::begin() } else { 0 };
-    let asleep = Asleep(hot);
+    let mut asleep = Asleep { hot, for_room: Few::new() };
     for item in hot.iter() {
         let others = item.link.side.rx_sleepers.fetch_add(1, Ordering::SeqCst);
         let for_room = full && item.is_full();
+        asleep.for_room.push(for_room);
         // Who wants room alone is not woken by data, and looks after the rest by himself.
         if !for_room || item.events & IN != 0 {
             let alone = others == 0 && item.wakes_this_set_alone();
             item.link.arm_data_for(if alone { sleep } else { 0 });
         }
         if for_room {
+            bells::sleeps_for_room(&item.link);
             item.link.arm_space();
             rung &= item.link.is_rung_for_room();
             // Who makes room from now on rings.

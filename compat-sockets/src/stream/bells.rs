@@ -9,6 +9,7 @@ use crate::raw;
 use crate::side::{GATE_CLOSED, rx, tx};
 use crate::sock::Link;
 use crate::{carrier, parked, sleeps, upgrade};
+use std::cell::Cell;
 use vmmc::sync::Ordering;
 use vmmc::word::Word;
 use vmmc_ring::bell;
@@ -211,6 +212,30 @@ fn is_relied_on(link: &Link) -> bool {
         || link.sock.has_early_waiter()
 }
 
+thread_local! {
+    /// Whether this thread is asleep for room in some rings.
+    static SLEEPS_FOR_ROOM: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread is about to sleep in a poll or a set until the connection's ring has room, which a doorbell tells. Before it arms for that.
+pub(crate) fn sleeps_for_room(link: &Link) {
+    link.sock.sleeps_for_room();
+    SLEEPS_FOR_ROOM.set(true);
+}
+
+/// It has woken.
+pub(crate) fn has_slept_for_room(link: &Link) {
+    link.sock.has_slept_for_room();
+    SLEEPS_FOR_ROOM.set(false);
+}
+
+/// Whether a doorbell may have been sent for the room that another thread sleeps for. The kernel looks once more before it wakes that
+/// one, who sleeps on if the doorbell has been thrown away meanwhile. It stays for the moment that takes.
+fn is_anothers_for_room(link: &Link) -> bool {
+    let own = u32::from(SLEEPS_FOR_ROOM.get());
+    link.sock.room_sleepers() > own && link.mine().armed_space().load(Ordering::SeqCst) == 0
+}
+
 /// Throws doorbells away if there are many, after a sleep in a set: who is told of edges may take its data for ever
 /// without finding the ring empty. Not where somebody else relies on them: a sleeper, who may have been woken by them and
 /// not have looked yet, or a set to which the connection is readable by them. Who begins to sleep now looks at
@@ -272,6 +297,9 @@ pub(crate) fn drain(link: &Link, fd: i32, which: Which) -> Drained {
             return Drained::Empty;
         }
         // Who begins to sleep after this look is armed after those were counted.
+        if which == Which::Answered && is_anothers_for_room(link) {
+            return Drained::Empty;
+        }
         if which == Which::Answered && is_relied_on(link) {
             let mine = link.mine();
             let more = || link.ring_has_more();
