@@ -1082,7 +1082,7 @@ fn ranks_of_a_program_that_starts_its_nodes_itself_do_not_run() {
     let program = build::compile_text("own.c", text, Options { flags: &[], libraries: &[] });
     for [rank, size] in [["PMI_RANK", "PMI_SIZE"], ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]]
     {
-        for (number, says) in [("0", "started as one of 3 ranks"), ("2", "")] {
+        for number in ["0", "2"] {
             let job = Job::new();
             let mut command = job.command(&program);
             command.env(rank, number).env(size, "3");
@@ -1091,7 +1091,7 @@ fn ranks_of_a_program_that_starts_its_nodes_itself_do_not_run() {
             }
             let done = run(&mut command);
             assert_eq!((done.code, &done.out[..]), (Some(1), ""), "{done}");
-            assert!(done.err.contains(says) && says.is_empty() == done.err.is_empty(), "{done}");
+            assert!(done.err.contains("started as one of 3 ranks"), "{done}");
         }
     }
 }

@@ -9,7 +9,8 @@ const DEFAULT: &str = "ssh -T -o BatchMode=yes";
 /// What reaches a host.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Rsh {
-    /// What reaches a host: a command; {} in it stands for the host's name, which otherwise comes last
+    /// What reaches a host: a command; {} in it stands for the host's name, which otherwise comes last. It asks nothing on the
+    /// terminal
     #[arg(long, value_name = "COMMAND", env = "SHRIMP_RSH", default_value = DEFAULT)]
     rsh: String,
 }

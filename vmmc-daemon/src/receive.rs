@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use vmmc::control::message::Refusal;
 use vmmc::sys::Fd;
+use vmmc::sys::packet::{self, Unread};
 use vmmc::sys::packet::{MAX_FDS, MAX_FDS_PER_MESSAGE};
 
 /// A descriptor that came from a client and has not been looked at.
@@ -211,16 +212,13 @@ fn holds_descriptors(socket: &Fd) -> bool {
     if rustix::net::sockopt::set_socket_passcred(socket, true).is_err() {
         return true;
     }
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     for _ in 0..MOST_UNREAD {
-        // Room for the sender's credentials, by which an empty packet is told from the end, and for no descriptor.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut byte = [0];
-        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
-            Ok(packet) if packet.flags.contains(ReturnFlags::CTRUNC) => return true,
-            Ok(_) if control.drain().next().is_none() => return false,
-            Ok(_) => drop(rustix::net::recv(socket, &mut byte, RecvFlags::DONTWAIT)),
+        match packet::look(socket) {
+            Ok(Unread::Descriptors) => return true,
+            Ok(Unread::Nothing) => return false,
+            Ok(Unread::Packet) => {
+                let _ = rustix::net::recv(socket, &mut [0u8], RecvFlags::DONTWAIT);
+            }
             // That the other end has been closed is told once, and before what is unread.
             Err(_) => {}
         }

@@ -39,7 +39,8 @@ impl Drop for Called {
     }
 }
 
-/// This thread reads what the daemon says. To be dropped behind the reader's lock: handlers are, with it.
+/// This thread reads what the daemon says, or is the one that finds the next daemon. To be dropped behind the reader's lock: handlers
+/// are, with it.
 #[must_use]
 pub(crate) struct Reading(());
 

@@ -6,6 +6,7 @@ use common::{Daemon, PATIENCE, export, import, open, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use vmmc::counters::index as count;
 use vmmc::error::WaitError;
 use vmmc::{Combining, Event, Export, Node, Notification, Region, Rights, Who};
 
@@ -59,23 +60,26 @@ fn a_handler_in_the_handler_thread_waits_for_room() {
 fn others_are_woken_while_a_handler_runs() {
     let daemon = Daemon::start();
     let (a, b) = (daemon.node(), daemon.node());
-    let is_over = Arc::new(AtomicU64::new(0));
-    let told = is_over.clone();
+    let (has_begun, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (begins, over) = (has_begun.clone(), is_over.clone());
     let _slow = handled(&b, "slow", move |notification| {
         if let Event::Message { .. } = notification.event {
-            until("the other thread was woken", || told.load(Ordering::Relaxed) > 0);
+            begins.store(1, Ordering::Relaxed);
+            until("the other thread was woken", || over.load(Ordering::Relaxed) > 0);
         }
     });
     let flags = export(&b, "flags", 64);
     let _handlers = b.start_handler_thread().unwrap();
     let (slow, to_flags) = (import(&a, "slow"), import(&a, "flags"));
+    slow.send_with_notify(0, b"1").unwrap();
+    // Else the thread that waits would run it.
+    until("the handler runs", || has_begun.load(Ordering::Relaxed) > 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let flag = flags.flag32(0).unwrap();
             flag.wait_until(|value| value == 1, PATIENCE).unwrap();
             is_over.store(1, Ordering::Relaxed);
         });
-        slow.send_with_notify(0, b"1").unwrap();
         std::thread::sleep(Duration::from_millis(100));
         to_flags.flag32(0).unwrap().signal(1).unwrap();
     });
@@ -127,7 +131,7 @@ fn a_handler_stores_by_the_writer_that_waits_for_room() {
                 writer.store(0, &number.to_ne_bytes()).unwrap();
             }
         });
-        std::thread::sleep(Duration::from_millis(100));
+        until("the writer waits for room", || b.counters().get(count::NOTIFY_STALLS) > 0);
         kick.send_with_notify(0, b"k").unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let mut last = 0;
@@ -137,7 +141,8 @@ fn a_handler_stores_by_the_writer_that_waits_for_room() {
                 last = last_word;
             }
         }
-        assert_eq!((last, stored.load(Ordering::Relaxed)), (MANY - 1, 1));
+        assert_eq!(last, MANY - 1);
+        until("the handler has stored", || stored.load(Ordering::Relaxed) == 1);
     });
 }
 

@@ -236,7 +236,7 @@ fn check_ranks() -> Result<(), Failure> {
     refuse_ranks(&[("PMI_RANK", "PMI_SIZE")], |size| {
         format!(
             "started as one of {size} ranks by an MPI launcher, and starts its nodes itself (nx_initve): {size} \
-             applications would run; start it once, without the launcher"
+             applications would run; start it once, without the launcher, or without PMI_SIZE in its environment"
         )
     })
 }
@@ -246,7 +246,10 @@ fn refuse_ranks(ranks: &[(&str, &str)], why: impl Fn(u32) -> String) -> Result<(
     let number = |name| lookup(name)?.parse::<u32>().ok();
     let found = ranks.iter().find_map(|(rank, size)| number(rank).zip(number(size)));
     match found {
-        Some((0, size @ 2..)) => Err(Failure::System(super::errno::EQNOACT, why(size))),
+        // The first one says it; what a rank has started may be alone, and says it, too.
+        Some((rank, size @ 2..)) if rank == 0 || starts_its_own_nodes() => {
+            Err(Failure::System(super::errno::EQNOACT, why(size)))
+        }
         // SAFETY: nothing has begun in this process.
         Some((_, 2..)) => unsafe { libc::_exit(1) },
         _ => Ok(()),

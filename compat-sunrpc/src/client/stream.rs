@@ -1,6 +1,6 @@
 //! Calls over a TCP connection, and over the ring that belongs to one.
 
-use super::timed::Timed;
+use super::timed::{Timed, is_late};
 use super::{Call, CallError, decode};
 use crate::channel::{Broken, Channel, Deadline, Long, Patience, RecordSource};
 use crate::counters::{self, Counter};
@@ -182,7 +182,7 @@ impl Stream {
         call.encode(&mut writer)?;
         let mut timed = Timed::new(&self.stream, call.deadline);
         match record::write(&mut timed, &mut writer.into_bytes()) {
-            Err(error) if error.kind() == ErrorKind::TimedOut => {
+            Err(error) if is_late(&error) => {
                 if timed.written > 0 {
                     // Nothing can follow a part of a record.
                     self.broken = Some(ErrorKind::TimedOut);
@@ -203,7 +203,7 @@ impl Stream {
                 }
                 Ok(Some(_)) => {} // of an earlier call that was not waited for
                 Ok(None) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
-                Err(error) if error.kind() == ErrorKind::TimedOut => {}
+                Err(error) if is_late(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -23,6 +23,11 @@ impl<'s> Timed<'s> {
     }
 }
 
+/// Whether the time is over; the kernel's own `ETIMEDOUT` is the connection's end.
+pub(super) fn is_late(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::TimedOut && error.raw_os_error().is_none()
+}
+
 /// The kernel says that a call would have blocked for longer.
 fn in_time<T>(result: std::io::Result<T>) -> std::io::Result<T> {
     result.map_err(|error| match error.kind() {

@@ -241,6 +241,8 @@ fn watch(
             if asked.is_some_and(|signal| exit_code(status) == code_of(signal)) {
                 code = exit_code(status);
             }
+            // Who was killed has come to no end of his own: as on one machine, nobody is waited for any longer.
+            by_exit &= exit_code(status) < 128;
             if ending.is_none() {
                 code = exit_code(status);
                 if asked.is_none() && !orphaned {

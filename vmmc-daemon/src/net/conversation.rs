@@ -239,20 +239,22 @@ pub(super) fn connect(service: &Service, node: &str, uid: u32) -> Result<Secure,
     let nodes = service.cluster.nodes();
     let Some(address) = nodes.get(node) else { return Err(no_address()) };
     let _turn = service.turns.handshakes.wait(&(node.to_owned(), uid));
-    let until = Instant::now() + REPLACING;
+    let mut refused = None;
     let mut hung_up = false;
     loop {
-        match connect_now(service, address) {
-            // One that leaves hangs up on who was greeting it, once; who has another key does so each time.
-            Err(error)
-                if Instant::now() < until
-                    && (is_refused(&error)
-                        || is_end(&error) && !std::mem::replace(&mut hung_up, true)) =>
-            {
-                std::thread::sleep(AGAIN);
+        let result = connect_now(service, address);
+        let again = match &result {
+            Err(error) if is_refused(error) => {
+                refused.get_or_insert_with(Instant::now).elapsed() < REPLACING
             }
-            result => return result,
+            // One that leaves hangs up on who was greeting it, once; who has another key does so each time.
+            Err(error) if is_end(error) => !std::mem::replace(&mut hung_up, true),
+            _ => false,
+        };
+        if !again {
+            return result;
         }
+        std::thread::sleep(AGAIN);
     }
 }
 
@@ -400,7 +402,7 @@ fn import(
 /// How long another node's daemon that ends while a question waits there may take to come back, or its successor.
 const RETURNING: Duration = Duration::from_secs(5);
 /// How long one that is being replaced does not listen, at most.
-const REPLACING: Duration = Duration::from_millis(300);
+const REPLACING: Duration = Duration::from_secs(1);
 /// Between two looks for it.
 const AGAIN: Duration = Duration::from_millis(50);
 

@@ -333,9 +333,19 @@ impl Connection {
             .map_err(|_| ConnectError::BadPath { path: path.into() })?;
         let socket = packet::socket().map_err(system("socket"))?;
         // One that stands still, and has many waiting, is waited for here; the C library's timeout would be none.
-        set_socket_timeout(&socket, Timeout::Send, Some(SETUP_TIMEOUT))
-            .map_err(system("SO_SNDTIMEO"))?;
-        rustix::net::connect(&socket, &address).map_err(|errno| match errno {
+        let until = Instant::now() + SETUP_TIMEOUT;
+        let connected = loop {
+            let left =
+                until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            set_socket_timeout(&socket, Timeout::Send, Some(left))
+                .map_err(system("SO_SNDTIMEO"))?;
+            match rustix::net::connect(&socket, &address) {
+                // With a time limit the kernel tells of signals, whatever their handlers are set up for.
+                Err(Errno::INTR) => {}
+                connected => break connected,
+            }
+        };
+        connected.map_err(|errno| match errno {
             Errno::AGAIN => ConnectError::NoAnswer {
                 path: path.into(),
                 why: format!("it has taken no connection for {SETUP_TIMEOUT:?}"),
@@ -606,7 +616,13 @@ fn reap(mut child: std::process::Child, deadline: Instant) {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    let _ = spawn_quiet("vmmc-reaper", move || drop(child.wait()));
+    let _ = spawn_quiet("vmmc-reaper", move || {
+        // What it says would fill the pipe, and it would stand still.
+        if let Some(mut said) = child.stderr.take() {
+            let _ = std::io::copy(&mut said, &mut std::io::sink());
+        }
+        drop(child.wait());
+    });
 }
 
 #[cfg(all(test, not(vmmc_loom)))]

@@ -517,8 +517,8 @@ impl Control {
 
     /// The control thread's turn: handles what has arrived, unless another thread is at it.
     pub(super) fn receive(&self, node: &NodeInner, connection: &Arc<Post>) {
-        let reader = self.reader.lock();
         let reading = Reading::begin();
+        let reader = self.reader.lock();
         self.receive_all(node, connection, &reader);
         self.stop_reading(reader, reading);
     }

@@ -545,6 +545,9 @@ impl NodeInner {
             let moved = self.collect();
             if moved || (self.inbox.is_runnable() && !self.inbox.in_handler()) {
                 drop(ticket);
+                if moved {
+                    self.local.hub.wake_all(); // it may be for others
+                }
                 self.dispatch();
                 if over {
                     // However much keeps coming. What was waited for may have come with it.

@@ -11,6 +11,7 @@ use crate::config::{Config, DaemonStart};
 use crate::control::message::CloseReason;
 use crate::counters::index as count;
 use crate::export::ExportInner;
+use crate::handler::Reading;
 use crate::id::{ExportId, LinkId};
 use crate::import::ImportInner;
 use crate::sync::Ordering;
@@ -49,6 +50,8 @@ impl NodeInner {
                 Ok((post, welcome)) => {
                     self.local.meter.add(count::RECONNECTS, 1);
                     let known = welcome.resumed;
+                    // What is forgotten may own what waits for an answer, which only we can have come.
+                    let _behind = Reading::begin();
                     // Before anybody hears of links and processes from the new daemon, and makes more.
                     let of_before = (!known).then(|| self.doubt_links());
                     self.control.found(Arc::new(post), welcome);

@@ -62,9 +62,13 @@ impl HandlerThread {
                 if stopped.load(Ordering::Acquire) {
                     return;
                 }
-                if node.collect() || node.inbox.is_runnable() {
+                let moved = node.collect();
+                if moved || node.inbox.is_runnable() {
                     // Handlers may wait, and so may others meanwhile: they lead then.
                     drop(ticket);
+                    if moved {
+                        local.hub.wake_all(); // not all of it is for handlers
+                    }
                     node.dispatch();
                     continue;
                 }

@@ -7,7 +7,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Most descriptors in one packet (the kernel's own limit, `SCM_MAX_FD`).
 pub const MAX_FDS: usize = 253;
@@ -152,4 +152,48 @@ pub fn receive(
         return Ok(None);
     }
     Ok(Some((message.bytes, fds)))
+}
+
+/// The first packet that lies unread in a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It has descriptors.
+    Descriptors,
+    /// It has none; it may be empty.
+    Packet,
+    /// There is none, nor comes one.
+    Nothing,
+}
+
+/// Room for the sender's credentials, which nobody reads (the number of their process may be 0), and for no descriptor.
+// SAFETY: a computation.
+const ROOM: usize = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) } as usize;
+
+/// Looks at the first packet, and leaves it. The socket passes credentials (`SO_PASSCRED`), by which an empty packet is told from
+/// the end. Does not wait.
+///
+/// # Errors
+/// As recvmsg(2).
+pub fn look(socket: impl AsFd) -> rustix::io::Result<Unread> {
+    let mut byte = [0u8];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    let mut control = [0u8; ROOM];
+    // SAFETY: zeroes are a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header names memory of this frame, and its lengths.
+    let got = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut header, flags) };
+    if got < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO));
+    }
+    Ok(match (header.msg_flags & libc::MSG_CTRUNC != 0, header.msg_controllen > 0) {
+        (true, _) => Unread::Descriptors,
+        (false, true) => Unread::Packet,
+        (false, false) => Unread::Nothing,
+    })
 }
