@@ -353,24 +353,22 @@ static void goes_once_stuck(int fd, pid_t child) {
     usleep(100 * 1000); /* who hears of the close may act */
     tell('r');
 }
+static __attribute__((noreturn)) void leave_a_writer(int fd) {
+    dup2(fd, 1);
+    close(fd);
+    execve("/bin/sh", leaves_a_writer, plain_environment);
+    _exit(127);
+}
 static void left_by_fork_here(int fd) {
     pid_t child = (pid_t)NEED(fork());
-    if (child == 0) {
-        dup2(fd, 1);
-        close(fd);
-        execve("/bin/sh", leaves_a_writer, plain_environment);
-        _exit(127);
-    }
+    if (child == 0)
+        leave_a_writer(fd);
     goes_once_stuck(fd, child);
 }
 static void left_by_vfork_here(int fd) {
     pid_t child = vfork();
-    if (child == 0) {
-        dup2(fd, 1);
-        close(fd);
-        execve("/bin/sh", leaves_a_writer, plain_environment);
-        _exit(127);
-    }
+    if (child == 0)
+        leave_a_writer(fd);
     goes_once_stuck(fd, child);
 }
 static void left_by_spawn_here(int fd) {

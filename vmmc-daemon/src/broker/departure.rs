@@ -5,6 +5,7 @@ use crate::counters::Counter;
 use crate::receive;
 use crate::sayings::of_client;
 use rustix::event::epoll;
+use rustix::io::Errno;
 use vmmc::control::message::{CloseReason, Event, QuotaKind, Role};
 use vmmc::id::{ClientId, ExportId, LinkId, PeerInfo};
 
@@ -29,43 +30,37 @@ impl Broker {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let PeerInfo { pid, uid, .. } = client.peer;
         let program = client.introduced().map_or("", |it| it.program.as_str()).to_owned();
-        match why {
+        let cut_off = |how: &str, what: Option<&str>, errno: Option<Errno>| {
+            let errno = errno.map(tracing::field::display);
+            of_client(|untold| {
+                tracing::warn!(
+                    client = id.0,
+                    pid,
+                    uid,
+                    program,
+                    what,
+                    errno,
+                    untold,
+                    "{how}; cut off"
+                );
+            });
+        };
+        match *why {
             Doom::Gone | Doom::Successor => {
-                tracing::debug!(client = id.0, pid, uid, program, "gone")
+                tracing::debug!(client = id.0, pid, uid, program, "gone");
             }
             Doom::Refused => of_client(|untold| {
                 tracing::info!(client = id.0, pid, uid, untold, "refused");
             }),
-            Doom::Fault(Fault(what)) => {
+            Doom::Fault(Fault(ref what)) => {
                 self.counters.add(Counter::Malformed);
-                of_client(|untold| {
-                    tracing::warn!(
-                        client = id.0,
-                        pid,
-                        uid,
-                        program,
-                        what,
-                        untold,
-                        "protocol broken; cut off"
-                    );
-                });
+                cut_off("protocol broken", Some(what), None);
             }
             Doom::NotReading => {
                 self.counters.add(Counter::NotReading);
-                of_client(|untold| {
-                    tracing::warn!(
-                        client = id.0,
-                        pid,
-                        uid,
-                        program,
-                        untold,
-                        "does not read; cut off"
-                    );
-                });
+                cut_off("does not read", None, None);
             }
-            Doom::Unsendable(errno) => of_client(|untold| {
-                tracing::warn!(client = id.0, pid, uid, program, %errno, untold, "cannot be served; cut off");
-            }),
+            Doom::Unsendable(errno) => cut_off("cannot be served", None, Some(errno)),
         }
         // Closing the descriptors would do, unless somebody else holds a copy.
         let _ = epoll::delete(&self.epoll, &client.socket);
