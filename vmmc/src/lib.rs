@@ -95,7 +95,7 @@ mod send;
 pub mod testing;
 mod tracked;
 
-pub use auto_update::{AutoUpdate, Combining};
+pub use auto_update::{AutoUpdate, Combining, Run};
 pub use binding::{Binding, Initial};
 pub use config::Config;
 pub use control::message::CloseReason;

@@ -153,6 +153,17 @@ fn a_packet_that_waits_goes_by_its_timer_and_without_one_by_a_flush_alone(world:
     // Stores wake nobody: the receiver polls.
     let flag = export.flag32(64).unwrap();
     until("the timer has sent it", || flag.load().unwrap() == 7);
+    // It waits while a run lasts, and not longer.
+    let mut writer = writer;
+    let mut run = writer.run().unwrap();
+    run.store(64, &9u32.to_ne_bytes()).unwrap();
+    assert!(run.store((1 << 16) - 3, &[0; 4]).is_err(), "beyond the end");
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(flag.load().unwrap(), 7);
+    drop(run);
+    until("the timer has sent it behind the run", || flag.load().unwrap() == 9);
+    writer.run().unwrap().store(64, &7u32.to_ne_bytes()).unwrap();
+    until("and the next", || flag.load().unwrap() == 7);
     drop(writer);
     let writer = import.auto_update(Combining::ON).unwrap();
     writer.store(64, &8u32.to_ne_bytes()).unwrap();
@@ -246,7 +257,7 @@ fn random_stores_leave_the_same_image_with_and_without_combining(world: &World) 
     let image = std::cell::RefCell::new(&mut image);
     let result = runner.run(&(stores, any::<bool>()), |(stores, combine)| {
         let combining = if combine { Combining::ON } else { Combining::OFF };
-        let writer = import.auto_update(combining).unwrap();
+        let mut writer = import.auto_update(combining).unwrap();
         let mut image = image.borrow_mut();
         for (at, len, byte, how) in stores {
             let bytes = vec![byte; len.min(LEN - at)];
@@ -254,6 +265,13 @@ fn random_stores_leave_the_same_image_with_and_without_combining(world: &World) 
                 // A deliberate update between two: what waits goes first.
                 writer.flush().unwrap();
                 import.send(at, &bytes).unwrap();
+            } else if how == 1 {
+                // The same bytes in small pieces, and one more run that stores nothing.
+                let mut run = writer.run().unwrap();
+                let pieces = bytes.chunks(7).enumerate();
+                pieces.for_each(|(i, piece)| run.store(at + i * 7, piece).unwrap());
+                drop(run);
+                drop(writer.run().unwrap());
             } else {
                 writer.store(at, &bytes).unwrap();
             }

@@ -1,7 +1,7 @@
 //! A mutex and a condition variable that do not know poisoning, over std or loom.
 //!
-//! Nothing in this crate runs user code under a lock, so a panic under one is our own bug and
-//! leaves no half-done state that a second panic would help with.
+//! Nothing in this crate runs user code under a lock (but between the stores of a [`crate::Run`], each of which is whole or
+//! not begun), so a panic under one is our own bug and leaves no half-done state that a second panic would help with.
 
 #[cfg(vmmc_loom)]
 use loom::sync as inner;

@@ -158,10 +158,11 @@ fn contest(rows: &[Row]) -> String {
     };
     format!(
         "{table}\nAU against DU over TCP (M34), times as fast: sparse {} as a send each; {} as gathered (the paper's Radix, as a \
-         whole {}); bulk {} (the paper's N-body, as a whole {})\n",
+         whole {}); bulk {} as the same stores and a send, {} as the send alone (the paper's N-body, as a whole {})\n",
         of("sparse_du"),
         of("sparse_du_gathered"),
         text::factor(PAPER_SPARSE),
+        of("bulk_du_stored"),
         of("bulk_du"),
         text::factor(PAPER_BULK),
     )
