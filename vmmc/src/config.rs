@@ -45,7 +45,7 @@ pub const TABLE: &[Tunable] = &[
         name: "VMMC_SPIN_US",
         default: "auto",
         unit: "microseconds",
-        help: "how long hybrid spins; auto: the wake-up cost the daemon measured, at most 50; 0 on one processor",
+        help: "how long hybrid spins; auto: the wake-up cost the daemon measured, at most 50; 0 on one processor. For what comes over a network up to four times as long, at most 50 unless set to more",
     },
     Tunable {
         name: "VMMC_DRAIN_MS",
@@ -171,6 +171,15 @@ impl WaitPolicy {
     #[must_use]
     pub fn round_trip_budget(self) -> Duration {
         2 * self.budget(SPIN_CAP)
+    }
+
+    /// How long to poll for what comes back over a network, by a [`Poller`](crate::wait::Poller): on the way there and on the way
+    /// back a kernel does what it does for a wake-up, and beside it the other side may have to wake up, and then this one.
+    /// Not more than a whole automatic budget, unless that was asked for.
+    #[must_use]
+    pub fn network_budget(self) -> Duration {
+        let one = self.budget(Duration::from_millis(1));
+        one.max((4 * one).min(SPIN_CAP))
     }
 }
 
@@ -524,5 +533,14 @@ mod tests {
     fn the_automatic_budget_is_capped() {
         let policy = config("none", "").unwrap().wait_policy(Duration::from_secs(1));
         assert!(matches!(policy, WaitPolicy::Hybrid { budget } if budget <= SPIN_CAP));
+    }
+
+    #[test]
+    fn over_a_network_it_is_longer_but_for_who_polls_not_or_for_long() {
+        let micros = Duration::from_micros;
+        let of = |us| WaitPolicy::Hybrid { budget: micros(us) }.network_budget();
+        assert_eq!([0, 6, 20, 70].map(of), [0, 24, 50, 70].map(micros));
+        assert_eq!(WaitPolicy::Block.network_budget(), Duration::ZERO);
+        assert_eq!(WaitPolicy::Spin.network_budget(), micros(1000));
     }
 }

@@ -143,15 +143,14 @@ impl Poller {
         let mut before = start;
         loop {
             if let Some(found) = look() {
-                self.vain = 0;
+                self.met();
                 return Some(found);
             }
             for _ in 0..PAUSES {
                 spin_hint();
             }
             let now = Instant::now();
-            if now.duration_since(before) >= INTERRUPTED {
-                self.interrupted(now);
+            if self.is_interrupted(before, now) {
                 return None;
             }
             if now.duration_since(start) >= budget {
@@ -163,7 +162,7 @@ impl Poller {
     }
 
     /// Whether the poll that is to begin now is made.
-    fn pays(&mut self, now: Instant) -> bool {
+    pub fn pays(&mut self, now: Instant) -> bool {
         if self.contended_until.is_some_and(|until| now < until) {
             return false;
         }
@@ -172,15 +171,32 @@ impl Poller {
         !skipped
     }
 
-    /// A poll was in vain.
-    fn missed(&mut self) {
-        self.skip = left_out_after(self.vain, MAX_SKIPPED);
-        self.vain = self.vain.saturating_add(1);
+    /// A poll was in time.
+    pub fn met(&mut self) {
+        self.vain = 0;
     }
 
-    /// Somebody else had the processor.
-    fn interrupted(&mut self, now: Instant) {
-        self.contended_until = Some(now + CONTENDED);
+    /// A wait whose poll was left out has ended. After one so short that a poll might have met its end, had nobody had to
+    /// wake up, fewer are left out.
+    pub fn slept(&mut self, waited: Duration, budget: Duration) {
+        if waited < 3 * budget {
+            self.skip /= 2;
+        }
+    }
+
+    /// Whether somebody else had the processor between two looks in vain of a poll, which is over then.
+    pub fn is_interrupted(&mut self, before: Instant, now: Instant) -> bool {
+        let interrupted = now.duration_since(before) >= INTERRUPTED;
+        if interrupted {
+            self.contended_until = Some(now + CONTENDED);
+        }
+        interrupted
+    }
+
+    /// A poll was in vain.
+    pub fn missed(&mut self) {
+        self.skip = left_out_after(self.vain, MAX_SKIPPED);
+        self.vain = self.vain.saturating_add(1);
     }
 }
 
@@ -242,6 +258,24 @@ mod tests {
         assert!(poller.pays(now));
         poller.missed();
         assert!(poller.pays(now));
+    }
+
+    #[test]
+    fn a_sleep_that_a_poll_would_have_spared_brings_the_polls_back() {
+        let (mut poller, now, budget) =
+            (Poller::default(), Instant::now(), Duration::from_micros(24));
+        // Waits until the next poll, each of which takes so long.
+        let mut until_polled = |waited| {
+            (0..8).for_each(|_| poller.missed());
+            let mut left_out = 0;
+            while !poller.pays(now) {
+                poller.slept(waited, budget);
+                left_out += 1;
+            }
+            left_out
+        };
+        assert_eq!(until_polled(3 * budget), MAX_SKIPPED);
+        assert_eq!(until_polled(2 * budget), 6, "31, 15, 7, ...");
     }
 
     #[test]

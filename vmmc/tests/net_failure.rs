@@ -280,6 +280,51 @@ fn a_link_that_crawls_delivers_everything_in_order() {
     import.fence().unwrap();
 }
 
+/// The interface sleeps until there is a good deal of a long message: what comes behind it, a page that takes nothing in its middle
+/// and an exporter that withdraws meanwhile are seen to all the same.
+#[test]
+fn long_messages_that_crawl_land_whole_and_hold_nothing_up() {
+    const LEN: usize = 300_000;
+    let (a, b, proxy) = apart();
+    let mut config = a.daemon.config();
+    config.drain = Duration::from_millis(300);
+    let exporter = Node::builder().config(config).connect().unwrap();
+    let importer = b.daemon.node();
+    let region = Region::new(LEN).unwrap();
+    let builder = exporter.export(region).name("x").grant(Who::SameUser, Rights::all());
+    let export = builder.queue().open().unwrap();
+    let import = import(&importer);
+    let message = |byte: u8| vec![byte; LEN];
+    let has = |byte: u8| {
+        let mut seen = message(0);
+        export.read(0, &mut seen).unwrap();
+        seen.iter().all(|&it| it == byte)
+    };
+    proxy.crawl(5_000);
+    proxy.delay(Duration::from_millis(2));
+    for byte in 1..=4 {
+        import.send(0, &message(byte)).unwrap();
+        import.send_with_notify(LEN - 8, &[byte; 8]).unwrap();
+        let event = export.next_notification(PATIENCE).unwrap().event;
+        assert!(matches!(event, Event::Message { len: 8, .. }), "{event:?}");
+        assert!(has(byte), "what is told of is behind the whole message");
+    }
+    // A page in the middle.
+    export.disable(200_704..204_800).unwrap();
+    import.send(0, &message(5)).unwrap();
+    let event = export.next_notification(PATIENCE).unwrap().event;
+    assert!(matches!(event, Event::Frozen { .. }), "{event:?}");
+    export.enable(200_704..204_800).unwrap();
+    import.fence().unwrap();
+    assert!(has(5));
+    // What was sent before an exporter withdraws lands, although in no turn of his there comes as much as is slept for.
+    proxy.crawl(150);
+    import.send(0, &message(6)[..LEN / 2]).unwrap();
+    let mut memory = export.unexport().unwrap();
+    let at = memory.as_mut_slice()[..LEN / 2].iter().position(|&byte| byte != 6);
+    assert_eq!(at, None, "of {}", LEN / 2);
+}
+
 #[test]
 fn a_link_that_stands_still_holds_the_sender_and_loses_nothing() {
     let (a, b, proxy) = apart();

@@ -335,7 +335,7 @@ impl Asked {
         lasting: Option<Lasting>,
     ) -> Result<Arc<Connection>, ImportError> {
         let number = process.remotes.made.fetch_add(1, Ordering::Relaxed);
-        let budget = process.policy.budget(Duration::from_millis(1));
+        let budget = process.policy.network_budget();
         let on_closed = on_closed(Arc::downgrade(process), number);
         let on_cut =
             lasting.map(|it| resume::on_cut(Arc::downgrade(process), self.node.clone(), it));

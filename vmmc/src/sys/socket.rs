@@ -89,6 +89,16 @@ pub fn reset(socket: impl AsFd) {
     let _ = unsafe { libc::syscall(libc::SYS_connect, fd, &raw const nobody, len) };
 }
 
+/// Has nobody told that a socket is readable before so many bytes have come, or its end (`SO_RCVLOWAT`); false if the kernel
+/// will not.
+pub fn tell_from(socket: impl AsFd, bytes: u32) -> bool {
+    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let (fd, len) = (socket.as_fd().as_raw_fd(), size_of_val(&value) as libc::socklen_t);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    // SAFETY: a value of so many bytes, which is read.
+    unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) == 0 }
+}
+
 /// Length of the part that [`tcp_info`] gives.
 pub const TCP_INFO_LEN: usize = 216;
 /// Whether a socket has something to say, were it only that it has ended. Does not block.

@@ -299,6 +299,12 @@ pub trait Line {
     /// Whether it would tell of what comes next. False: receive first.
     fn may_sleep(&self) -> bool;
 
+    /// So many bytes will come, and who waits has no use for a few of them: the descriptor need not be readable before they have
+    /// come, or the end. 1 takes that back. Whether it is so.
+    fn tell_from(&self, _bytes: u32) -> bool {
+        false
+    }
+
     // ---- end ----
 
     /// What the other node owes to what was sent a while ago ([`silence`](super::net::silence)).

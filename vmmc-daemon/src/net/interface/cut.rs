@@ -30,6 +30,7 @@ impl Interface {
         self.cut_due = Some(self.cut_due.map_or(until, |due| due.min(until)));
         self.unfinished.remove(&id);
         self.keepers.remove(&id);
+        self.resting.remove(&id);
         self.cut.insert(id);
     }
 

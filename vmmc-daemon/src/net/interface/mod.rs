@@ -8,12 +8,13 @@
 //! Work is done in turns, a bounded one per connection, so that none keeps the others waiting. Packets of one
 //! connection are handled in the order in which they came (H17). A connection whose next packet
 //! cannot be finished (a full notification queue) is not read until it can be: the kernel's buffers
-//! fill, and the sender waits (H16). While there was work lately the thread polls, for as long as
-//! a wake-up costs; then it sleeps.
+//! fill, and the sender waits (H16). While there was work lately the thread polls, if that pays ([`polling`]), but
+//! not for the bytes of a long message; then it sleeps.
 
 mod connection;
 mod cut;
 mod debtors;
+mod polling;
 mod wire;
 
 use super::mailbox::Mailbox;
@@ -21,6 +22,7 @@ use super::offers::Offers;
 use super::secure;
 use connection::{Connection, Links, Turn};
 use debtors::Debtors;
+use polling::Polling;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -165,6 +167,8 @@ pub(super) struct Interface {
     unfinished: BTreeSet<u64>,
     /// Connections that wait for a receiver.
     stalled: BTreeSet<u64>,
+    /// Connections in the middle of a long message: epoll tells when there is a good deal of it.
+    resting: BTreeSet<u64>,
     /// Connections that keep bytes which epoll does not know of: sealed ones, and those over a fabric.
     keepers: BTreeSet<u64>,
     /// Connections whose fabric's descriptor is readable for nothing ([`vain`]).
@@ -202,6 +206,7 @@ pub(super) fn make(offers: Arc<Offers>, rules: Rules) -> rustix::io::Result<(Doo
         links: Links::new(),
         unfinished: BTreeSet::new(),
         stalled: BTreeSet::new(),
+        resting: BTreeSet::new(),
         keepers: BTreeSet::new(),
         vain: BTreeSet::new(),
         last: FIRST,
@@ -260,31 +265,35 @@ impl Interface {
         epoll::add(&epoll, &*self.door.0, watch(DOOR), epoll::EventFlags::IN)?;
         let doorbell = node.as_fd().map_err(|error| error.errno)?;
         epoll::add(&epoll, doorbell, watch(BELL), epoll::EventFlags::IN)?;
-        let budget = node.wait_policy().budget(Duration::from_millis(1));
+        let mut polling = Polling::new(node.wait_policy().network_budget());
         let mut events = Vec::with_capacity(64);
         // Connections that had work in the last round.
         let mut hot: Vec<u64> = Vec::new();
-        let mut last_work = Instant::now();
         let mut last_expiry = Instant::now();
         let mut last_look = Instant::now();
         let mut last_settled = Instant::now();
         let mut rounds = 0;
         loop {
-            let polling = last_work.elapsed() < budget;
-            rounds = (rounds + 1) % MAX_ROUNDS;
-            if polling && rounds != 0 && !hot.is_empty() && hot.len() <= MAX_HOT {
+            // Who polls for the bytes of a long message gets them one by one; who sleeps gets many.
+            hot.retain(|id| !self.resting.contains(id));
+            let polls = !hot.is_empty() && polling.goes_on();
+            let bound = if self.resting.is_empty() { MAX_ROUNDS } else { 2 };
+            rounds = (rounds + 1) % bound;
+            if polls && rounds != 0 && hot.len() <= MAX_HOT {
                 let mut any = false;
                 for &id in &hot {
                     any |= self.turn(&epoll, node, id);
                 }
                 if any {
-                    last_work = Instant::now();
+                    polling.worked();
                     continue;
                 }
+                std::thread::yield_now(); // the sender may be on this processor
             }
-            let timeout = if polling || !self.unfinished.is_empty() {
+            let timeout = if polls || !self.unfinished.is_empty() {
                 Some(Duration::ZERO)
             } else {
+                polling.sleeps(!hot.is_empty());
                 hot.clear();
                 self.settle(&epoll, node);
                 let armed = node.arm().unwrap_or(false);
@@ -312,7 +321,7 @@ impl Interface {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
-            if !polling || !events.is_empty() {
+            if !polls || !events.is_empty() {
                 self.settle(&epoll, node);
             }
             if last_look.elapsed() >= vain::LOOK {
@@ -348,7 +357,7 @@ impl Interface {
                 }
             }
             if !found.is_empty() {
-                last_work = Instant::now();
+                polling.worked();
                 hot = found;
             }
             // It may not sleep for long.
@@ -426,6 +435,11 @@ impl Interface {
                 } else {
                     self.unfinished.remove(&id);
                 }
+                if connection.awaits_much {
+                    self.resting.insert(id);
+                } else {
+                    self.resting.remove(&id);
+                }
                 if connection.is_stalled() {
                     self.stalled.insert(id);
                 } else {
@@ -472,6 +486,7 @@ impl Interface {
         connection.wire.unwatch(epoll);
         self.unfinished.remove(&id);
         self.stalled.remove(&id);
+        self.resting.remove(&id);
         self.keepers.remove(&id);
         self.vain.remove(&id);
         self.cut.remove(&id);

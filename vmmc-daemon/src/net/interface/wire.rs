@@ -49,6 +49,11 @@ impl Wire {
         self.line.may_sleep()
     }
 
+    /// Has epoll tell of it when so many bytes have come, or the end; whether it will.
+    pub(super) fn tell_from(&self, bytes: u32) -> bool {
+        self.line.tell_from(bytes)
+    }
+
     /// Lets the sender write to an export's pages by itself: the window's number, and what the sender must name. `None`: it goes not
     /// over a fabric, or the exporter does not want that.
     pub(super) fn open_window(&self, import: &Import) -> Option<Result<(usize, Target), String>> {

@@ -19,6 +19,7 @@ use crate::process::KeptMeter;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
 use crate::transport::shm::outgoing::{decode, encode};
+use crate::wait::Poller;
 use answers::Quiet;
 use cut::LastCut;
 pub use cut::{Back, Cut, OnCut};
@@ -148,7 +149,9 @@ pub struct Connection {
     changed: Condvar,
     /// Readers that spin.
     spinning: Mutex<u32>,
+    /// How long they do.
     budget: Duration,
+    poller: Mutex<Poller>,
     on_closed: OnClosed,
     /// `None`: a cut is its end.
     on_cut: Option<OnCut>,
@@ -204,6 +207,7 @@ impl Connection {
             changed: Condvar::new(),
             spinning: Mutex::default(),
             budget,
+            poller: Mutex::default(),
             on_closed,
             on_cut,
             life: AtomicU64::new(0),
@@ -491,26 +495,39 @@ impl Connection {
         deadline: Option<Instant>,
         over: impl Fn(&mut State) -> bool,
     ) -> Result<Option<Answer>, Lost> {
-        if !self.budget.is_zero() {
+        let start = Instant::now();
+        let polls = !self.budget.is_zero() && self.poller.lock().pays(start);
+        if polls {
             let quiet = Quiet::new(self);
-            let end = Instant::now() + self.budget;
+            let (end, mut before) = (start + self.budget, start);
             loop {
                 if let Some(mut inbox) = self.inbox.try_lock() {
                     self.receive(&mut inbox);
                 }
                 if let Some(answer) = Connection::take(&mut self.state.lock(), tag) {
+                    self.poller.lock().met();
                     return answer.map(Some);
                 }
-                if Instant::now() >= end {
+                let now = Instant::now();
+                if self.poller.lock().is_interrupted(before, now) {
                     break;
                 }
-                std::hint::spin_loop();
+                if now >= end {
+                    self.poller.lock().missed();
+                    break;
+                }
+                before = now;
+                std::thread::yield_now(); // the interface may be on this processor
             }
             drop(quiet);
         }
         let mut state = self.state.lock();
         loop {
             if let Some(answer) = Connection::take(&mut state, tag) {
+                drop(state);
+                if !polls {
+                    self.poller.lock().slept(start.elapsed(), self.budget);
+                }
                 return answer.map(Some);
             }
             let now = Instant::now();

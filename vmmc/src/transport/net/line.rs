@@ -140,6 +140,10 @@ impl Line for AnyLine {
         either!(self, line => line.may_sleep())
     }
 
+    fn tell_from(&self, bytes: u32) -> bool {
+        either!(self, line => line.tell_from(bytes))
+    }
+
     fn owed(&self) -> Result<Owed, Errno> {
         either!(self, line => line.owed())
     }

@@ -8,7 +8,7 @@
 pub mod seal;
 
 use crate::error::{SystemError, system};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::sys::{Fd, socket};
 use crate::transport::Load;
 use crate::transport::engine::Line;
@@ -86,6 +86,8 @@ pub struct Tcp {
     sending: Mutex<Sending>,
     /// Bytes taken so far, without their seals.
     taken: AtomicU64,
+    /// See [`Line::tell_from`].
+    told_from: AtomicU32,
     is_cut: AtomicBool,
 }
 
@@ -141,8 +143,9 @@ impl Tcp {
         let (most, longest) = keeps.limits();
         let kept = Kept::new(most, longest);
         let sending = Mutex::new(Sending { kept, again: None });
-        let (taken, is_cut) = (AtomicU64::new(0), AtomicBool::new(false));
-        Tcp { socket, seal, end, sending, taken, is_cut }
+        let (taken, told_from, is_cut) =
+            (AtomicU64::new(0), AtomicU32::new(1), AtomicBool::new(false));
+        Tcp { socket, seal, end, sending, taken, told_from, is_cut }
     }
 
     fn read(&self, room: &mut [u8]) -> Result<usize, Errno> {
@@ -260,6 +263,7 @@ impl Tcp {
         }
         self.end.prepare(by).map_err(|error| error.errno)?;
         self.socket.replace(by)?;
+        self.told_from.store(1, Ordering::Release);
         if let (Some(seal), Some(keys)) = (&self.seal, seal) {
             let (sealer, opener) = self.end.sealers(keys);
             (*seal.sealer.lock(), *seal.opener.lock()) = (sealer, opener);
@@ -352,6 +356,21 @@ impl Line for Tcp {
         self.seal.as_ref().is_none_or(|seal| seal.opener.lock().is_empty())
     }
 
+    /// What is sealed has another length than its bytes.
+    fn tell_from(&self, bytes: u32) -> bool {
+        if self.seal.is_some() {
+            return false;
+        }
+        if self.told_from.load(Ordering::Acquire) == bytes {
+            return true;
+        }
+        let is_so = socket::tell_from(&self.socket, bytes);
+        if is_so {
+            self.told_from.store(bytes, Ordering::Release);
+        }
+        is_so
+    }
+
     fn owed(&self) -> Result<Owed, Errno> {
         Ok(silence::owed(&self.socket))
     }
@@ -362,5 +381,68 @@ impl Line for Tcp {
 
     fn close(&self) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both); // it may have ended
+    }
+}
+
+#[cfg(all(test, not(vmmc_loom)))]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+
+    fn pair() -> (TcpStream, Fd) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (sender, Fd::from(OwnedFd::from(listener.accept().unwrap().0)))
+    }
+
+    /// Whether the descriptor becomes readable; false after so many milliseconds.
+    fn is_told(tcp: &Tcp, ms: u64) -> bool {
+        let time = Timespec { tv_sec: 0, tv_nsec: ms as i64 * 1_000_000 };
+        poll(&mut [PollFd::new(&tcp.socket, PollFlags::IN)], Some(&time)).unwrap() > 0
+    }
+
+    /// What was received may have come in parts.
+    fn drain(tcp: &Tcp, mut left: usize) {
+        while left > 0 {
+            match tcp.receive(&mut [0; 4096]) {
+                Ok(len) => left -= len,
+                Err(errno) => assert_eq!(errno, Errno::AGAIN),
+            }
+        }
+    }
+
+    #[test]
+    fn it_tells_from_so_many_bytes_on_and_of_its_end_and_anew_after_a_cut() {
+        const MANY: u32 = 64 * 1024;
+        let (mut sender, socket) = pair();
+        let tcp = Tcp::new(socket, End::Interface, None, Keeps::Answers);
+        assert!(tcp.tell_from(MANY) && tcp.tell_from(MANY));
+        sender.write_all(&[1; 100]).unwrap();
+        assert!(!is_told(&tcp, 50), "these few are waited behind");
+        sender.write_all(&[1; MANY as usize - 100]).unwrap();
+        assert!(is_told(&tcp, 900));
+        drain(&tcp, MANY as usize);
+        sender.write_all(&[1]).unwrap();
+        assert!(!is_told(&tcp, 50));
+        assert!(tcp.tell_from(1) && is_told(&tcp, 900), "what is there already, too");
+        drain(&tcp, 1);
+        // The next socket knows nothing of what the first was told.
+        assert!(tcp.tell_from(MANY));
+        let (mut other, socket) = pair();
+        tcp.resume(&socket, None, 0).unwrap();
+        assert!(tcp.tell_from(MANY));
+        other.write_all(&[1]).unwrap();
+        assert!(!is_told(&tcp, 50));
+        drop(other);
+        assert!(is_told(&tcp, 900), "its end");
+    }
+
+    #[test]
+    fn what_is_sealed_tells_of_every_byte() {
+        let keys = SealKeys { to_interface: [1; 32], to_process: [2; 32] };
+        let (_sender, socket) = pair();
+        assert!(!Tcp::new(socket, End::Interface, Some(&keys), Keeps::Answers).tell_from(2));
     }
 }

@@ -1,7 +1,7 @@
 //! One step of a connection: bytes come, a header is checked, a body lands.
 
 use super::freeze::Frozen;
-use super::{Connection, End, Links, MAX_SLOTS, STAGING, Slot, Step, WIDE};
+use super::{Connection, End, LONG, Links, MAX_SLOTS, STAGING, Slot, Step, WIDE};
 use crate::net::interface::count;
 use crate::net::offers::Offers;
 use rustix::io::Errno;
@@ -242,6 +242,15 @@ impl Connection {
                 Ok(Step::Done)
             }
         }
+    }
+
+    /// How many bytes are to come before there is something to do. Of what its exporter withdraws every byte is landed at once:
+    /// he waits for as long as any come.
+    pub(super) fn expected(&self) -> u32 {
+        let Some(packet) = &self.packet else { return 1 };
+        let is_ending = self.slots.get(&packet.header.slot).is_none_or(|slot| slot.told);
+        let left = packet.header.body_len() - packet.done;
+        if is_ending || left < LONG { 1 } else { LONG as u32 }
     }
 
     /// Counts bytes that were put, or ends the link that would not have them.
