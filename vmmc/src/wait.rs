@@ -108,6 +108,14 @@ const CONTENDED: Duration = Duration::from_millis(50);
 /// Most polls left out in a row.
 const MAX_SKIPPED: u32 = 63;
 
+/// Between two looks of a poll: lets others have the processor. False when one had it for so long that to poll on would keep
+/// others from it, and would be later than a wake-up.
+pub fn give_way() -> bool {
+    let before = Instant::now();
+    std::thread::yield_now();
+    before.elapsed() < INTERRUPTED
+}
+
 /// How many polls to leave out after so many in vain, `most` at most: 0, 1, 3, 7, ...
 #[must_use]
 pub fn left_out_after(vain: u32, most: u32) -> u32 {
@@ -118,7 +126,7 @@ pub fn left_out_after(vain: u32, most: u32) -> u32 {
 ///
 /// A budget as long as a wake-up takes costs at most twice the best choice, and less is better, so a
 /// poller also learns. After polls in vain it leaves out 1, 3, 7, ... 63 of those that follow, until one is
-/// in time again; and when another program was given its processor in the middle of a poll, it
+/// in time again (half of them after one that a poll might have met); and when another program was given its processor in the middle of a poll, it
 /// polls no more for 50 ms, because whoever polls there takes the time of others and is last
 /// to get it when there is something to do.
 #[derive(Debug, Default)]
@@ -150,7 +158,8 @@ impl Poller {
                 spin_hint();
             }
             let now = Instant::now();
-            if self.is_interrupted(before, now) {
+            if now.duration_since(before) >= INTERRUPTED {
+                self.interrupted();
                 return None;
             }
             if now.duration_since(start) >= budget {
@@ -184,13 +193,9 @@ impl Poller {
         }
     }
 
-    /// Whether somebody else had the processor between two looks in vain of a poll, which is over then.
-    pub fn is_interrupted(&mut self, before: Instant, now: Instant) -> bool {
-        let interrupted = now.duration_since(before) >= INTERRUPTED;
-        if interrupted {
-            self.contended_until = Some(now + CONTENDED);
-        }
-        interrupted
+    /// Somebody else had the processor for long. The poll is over, and for a while there is none.
+    pub fn interrupted(&mut self) {
+        self.contended_until = Some(Instant::now() + CONTENDED);
     }
 
     /// A poll was in vain.

@@ -285,9 +285,10 @@ fn a_link_that_crawls_delivers_everything_in_order() {
 #[test]
 fn long_messages_that_crawl_land_whole_and_hold_nothing_up() {
     const LEN: usize = 300_000;
+    const LATE: usize = 80_000;
     let (a, b, proxy) = apart();
     let mut config = a.daemon.config();
-    config.drain = Duration::from_millis(300);
+    config.drain = Duration::from_secs(1);
     let exporter = Node::builder().config(config).connect().unwrap();
     let importer = b.daemon.node();
     let region = Region::new(LEN).unwrap();
@@ -318,11 +319,11 @@ fn long_messages_that_crawl_land_whole_and_hold_nothing_up() {
     import.fence().unwrap();
     assert!(has(5));
     // What was sent before an exporter withdraws lands, although in no turn of his there comes as much as is slept for.
-    proxy.crawl(150);
-    import.send(0, &message(6)[..LEN / 2]).unwrap();
+    proxy.crawl(50);
+    import.send(0, &message(6)[..LATE]).unwrap();
     let mut memory = export.unexport().unwrap();
-    let at = memory.as_mut_slice()[..LEN / 2].iter().position(|&byte| byte != 6);
-    assert_eq!(at, None, "of {}", LEN / 2);
+    let at = memory.as_mut_slice()[..LATE].iter().position(|&byte| byte != 6);
+    assert_eq!(at, None, "of {LATE}");
 }
 
 #[test]

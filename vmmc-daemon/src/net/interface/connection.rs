@@ -30,9 +30,8 @@ use vmmc::{Import, Node};
 const STAGING: usize = 4096;
 /// The same while automatic updates come, which go together, and are copied in any case.
 const WIDE: usize = 64 * 1024;
-/// With so much to come of a body, so much is waited for. Bytes that are polled for come in small pieces, and each is taken while
-/// the sender's next one wants the same socket: a stream of 1 MiB went at 0.96 to 1.2 of bare TCP's bandwidth so, now and then at
-/// 0.8, and goes at 1.2 to 1.35.
+/// With so much to come of a packet's body, so much is waited for. Bytes that are polled for come in small pieces, and each is taken
+/// while the sender's next one wants the same socket (DESIGN.md, "When the interface polls").
 const LONG: u64 = 64 * 1024;
 /// Steps of one turn.
 const STEPS: usize = 64;

@@ -53,6 +53,8 @@ const MAX_HOT: usize = 4;
 
 /// Rounds of that before the others are looked at.
 const MAX_ROUNDS: u32 = 16;
+/// The same while one of the others is in the middle of a long message: every other one.
+const ROUNDS_BESIDE_RESTING: u32 = 2;
 
 /// How often offers that nobody took up are looked for while it does not sleep.
 const EXPIRY: Duration = Duration::from_secs(1);
@@ -277,7 +279,7 @@ impl Interface {
             // Who polls for the bytes of a long message gets them one by one; who sleeps gets many.
             hot.retain(|id| !self.resting.contains(id));
             let polls = !hot.is_empty() && polling.goes_on();
-            let bound = if self.resting.is_empty() { MAX_ROUNDS } else { 2 };
+            let bound = if self.resting.is_empty() { MAX_ROUNDS } else { ROUNDS_BESIDE_RESTING };
             rounds = (rounds + 1) % bound;
             if polls && rounds != 0 && hot.len() <= MAX_HOT {
                 let mut any = false;
@@ -288,7 +290,9 @@ impl Interface {
                     polling.worked();
                     continue;
                 }
-                std::thread::yield_now(); // the sender may be on this processor
+            }
+            if polls {
+                polling.looked_in_vain();
             }
             let timeout = if polls || !self.unfinished.is_empty() {
                 Some(Duration::ZERO)

@@ -2,7 +2,7 @@
 //! while that pays.
 
 use std::time::{Duration, Instant};
-use vmmc::wait::Poller;
+use vmmc::wait::{self, Poller};
 
 /// See the module.
 #[derive(Debug)]
@@ -11,7 +11,8 @@ pub(super) struct Polling {
     budget: Duration,
     state: State,
     last_work: Instant,
-    last_look: Instant,
+    /// There was a look in vain since.
+    waited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,37 +26,41 @@ enum State {
 impl Polling {
     /// For so long after work; never if that is no time.
     pub(super) fn new(budget: Duration) -> Polling {
-        let now = Instant::now();
         let (poller, state) = (Poller::default(), State::Over);
-        Polling { poller, budget, state, last_work: now, last_look: now }
+        Polling { poller, budget, state, last_work: Instant::now(), waited: false }
     }
 
-    /// Whether it polls now. To be asked before each look.
-    pub(super) fn goes_on(&mut self) -> bool {
-        if self.state != State::On {
-            return false;
-        }
-        let now = Instant::now();
-        let before = std::mem::replace(&mut self.last_look, now);
-        if self.poller.is_interrupted(before, now) {
+    /// Whether it polls now.
+    pub(super) fn goes_on(&self) -> bool {
+        self.state == State::On && self.last_work.elapsed() < self.budget
+    }
+
+    /// A look was in vain: lets others have the processor, the sender perhaps.
+    pub(super) fn looked_in_vain(&mut self) {
+        self.gave_way(wait::give_way());
+    }
+
+    fn gave_way(&mut self, briefly: bool) {
+        self.waited = true;
+        if !briefly {
+            self.poller.interrupted();
             self.state = State::Over;
-            return false;
         }
-        now - self.last_work < self.budget
     }
 
     /// There was work.
     pub(super) fn worked(&mut self) {
         let now = Instant::now();
         match self.state {
-            State::On => self.poller.met(),
+            // What was there at once was not waited for.
+            State::On if self.waited => self.poller.met(),
             State::LeftOut => self.poller.slept(now - self.last_work, self.budget),
-            State::Over => {}
+            State::On | State::Over => {}
         }
         if self.state != State::On && !self.budget.is_zero() {
             self.state = if self.poller.pays(now) { State::On } else { State::LeftOut };
         }
-        (self.last_work, self.last_look) = (now, now);
+        (self.last_work, self.waited) = (now, false);
     }
 
     /// Now it sleeps. `in_vain`: what it polled for did not come.
@@ -97,8 +102,14 @@ mod tests {
         polls(&mut polling, 40, || {});
         let soon = polls(&mut polling, 40, || {}).into_iter().filter(|it| *it).count();
         assert!(soon >= 5, "{soon} of 40");
-        (0..80).for_each(|_| polling.worked());
-        assert!(polling.goes_on());
+        // What it waits for in a poll brings all of them back.
+        while !polling.goes_on() {
+            polling.worked();
+        }
+        polling.gave_way(true);
+        polling.worked();
+        polling.sleeps(true);
+        assert_eq!(polls(&mut polling, 2, || {}), [true, false]);
     }
 
     #[test]
@@ -107,10 +118,11 @@ mod tests {
         assert!(!polls(&mut polling, 3, || {}).contains(&true));
         let mut polling = Polling::new(Duration::from_secs(60));
         polling.worked();
+        polling.gave_way(true);
         assert!(polling.goes_on());
-        std::thread::sleep(Duration::from_millis(1));
-        assert!(!polling.goes_on(), "somebody else had it between two looks");
+        polling.gave_way(false);
+        assert!(!polling.goes_on(), "somebody else had it for long");
         polling.worked();
-        assert!(!polling.goes_on());
+        assert!(!polling.goes_on(), "nor after the next work");
     }
 }

@@ -19,7 +19,7 @@ use crate::process::KeptMeter;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use crate::sys::thread::spawn_quiet;
 use crate::transport::shm::outgoing::{decode, encode};
-use crate::wait::Poller;
+use crate::wait::{Poller, give_way};
 use answers::Quiet;
 use cut::LastCut;
 pub use cut::{Back, Cut, OnCut};
@@ -487,7 +487,7 @@ impl Connection {
         self.wait_unless(tag, deadline, |_| false)
     }
 
-    /// Waits for an answer: spins, reading, for the budget; then sleeps, and the thread reads. `None`: there is none by then, or
+    /// Waits for an answer: polls, reading, for the budget, if that pays; then sleeps, and the thread reads. `None`: there is none by then, or
     /// before something is `over`.
     fn wait_unless(
         &self,
@@ -499,7 +499,7 @@ impl Connection {
         let polls = !self.budget.is_zero() && self.poller.lock().pays(start);
         if polls {
             let quiet = Quiet::new(self);
-            let (end, mut before) = (start + self.budget, start);
+            let end = start + self.budget;
             loop {
                 if let Some(mut inbox) = self.inbox.try_lock() {
                     self.receive(&mut inbox);
@@ -508,16 +508,15 @@ impl Connection {
                     self.poller.lock().met();
                     return answer.map(Some);
                 }
-                let now = Instant::now();
-                if self.poller.lock().is_interrupted(before, now) {
-                    break;
-                }
-                if now >= end {
+                if Instant::now() >= end {
                     self.poller.lock().missed();
                     break;
                 }
-                before = now;
-                std::thread::yield_now(); // the interface may be on this processor
+                // The interface may be on this processor.
+                if !give_way() {
+                    self.poller.lock().interrupted();
+                    break;
+                }
             }
             drop(quiet);
         }
