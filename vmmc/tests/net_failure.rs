@@ -285,10 +285,10 @@ fn a_link_that_crawls_delivers_everything_in_order() {
 #[test]
 fn long_messages_that_crawl_land_whole_and_hold_nothing_up() {
     const LEN: usize = 300_000;
-    const LATE: usize = 80_000;
+    const LATE: usize = 72_000;
     let (a, b, proxy) = apart();
     let mut config = a.daemon.config();
-    config.drain = Duration::from_secs(1);
+    config.drain = Duration::from_millis(500);
     let exporter = Node::builder().config(config).connect().unwrap();
     let importer = b.daemon.node();
     let region = Region::new(LEN).unwrap();
@@ -318,7 +318,8 @@ fn long_messages_that_crawl_land_whole_and_hold_nothing_up() {
     export.enable(200_704..204_800).unwrap();
     import.fence().unwrap();
     assert!(has(5));
-    // What was sent before an exporter withdraws lands, although in no turn of his there comes as much as is slept for.
+    // What was sent before an exporter withdraws lands, although as much as is slept for takes longer than two of his turns: in
+    // the first what came with the header lands.
     proxy.crawl(50);
     import.send(0, &message(6)[..LATE]).unwrap();
     let mut memory = export.unexport().unwrap();
