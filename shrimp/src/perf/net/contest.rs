@@ -193,9 +193,6 @@ fn track(import: &Import) -> Result<Option<Tracked>, String> {
     }
 }
 
-/// Stores bytes at an offset.
-type Store<'s> = dyn Fn(usize, &[u8]) -> Result<(), SendNotifyError> + 's;
-
 /// A writer, tracked memory, and what is sent.
 struct Table<'w> {
     world: &'w World,
@@ -239,10 +236,8 @@ impl<'w> Table<'w> {
         let each = |send: &dyn Fn(usize) -> Result<(), SendNotifyError>| {
             (0..KEYS).map(place).try_for_each(send)
         };
-        let lines = |store: &Store<'_>| {
-            let mut lines = self.bulk.chunks(LINE).enumerate();
-            lines.try_for_each(|(i, line)| store(i * LINE, line))
-        };
+        let (lines, _) = self.bulk.as_chunks::<LINE>();
+        let mut places = (0..).step_by(LINE).zip(lines);
         let plain =
             |at, bytes: &[u8]| Ok(self.memory().write(at, bytes).map_err(SendError::from)?);
         let sent = match shape {
@@ -252,13 +247,11 @@ impl<'w> Table<'w> {
             Shape::SparseGathered => return self.gathered(),
             Shape::BulkAu => {
                 let mut run = self.writer.run().map_err(|error| error.to_string())?;
-                let (lines, _) = self.bulk.as_chunks::<LINE>();
-                lines.iter().enumerate().try_for_each(|(i, line)| run.store(i * LINE, line))
+                places.try_for_each(|(at, line)| run.store(at, line))
             }
-            Shape::BulkTracked => lines(&plain),
+            Shape::BulkTracked => places.try_for_each(|(at, line)| plain(at, line)),
             Shape::BulkDuStored => {
                 let (made, _) = self.made.as_chunks_mut::<LINE>();
-                let (lines, _) = self.bulk.as_chunks::<LINE>();
                 made.iter_mut().zip(lines).for_each(|(made, line)| *black_box(made) = *line);
                 self.import().send(0, &self.made).map_err(SendNotifyError::from)
             }
